@@ -1,0 +1,1 @@
+//! (being written) The in-memory, fault-injecting file system.

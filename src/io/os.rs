@@ -1,0 +1,182 @@
+//! [`Files`] on the operating system, through rustix: no `unsafe` here.
+
+use std::fs::File;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+
+use rustix::fs::FallocateFlags;
+use rustix::io::ReadWriteFlags;
+
+use super::{DirEntry, FileHandle, Files, OpenMode};
+
+/// The kernel takes at most this many buffers per call (`IOV_MAX`).
+const BUFFERS_PER_CALL_MAX: usize = 1024;
+
+/// The operating system's file system.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct OsFiles;
+
+/// An open descriptor; closed on drop, which may block for long if the file is large and unlinked.
+#[derive(Debug)]
+pub struct OsFile(File);
+
+impl AsFd for OsFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Files for OsFiles {
+    type File = OsFile;
+
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<OsFile> {
+        let mut options = File::options();
+        options.read(true);
+        match mode {
+            OpenMode::Read => {}
+            OpenMode::Write => {
+                options.write(true);
+            }
+            OpenMode::Create => {
+                options.write(true).create(true).truncate(false);
+            }
+            OpenMode::CreateNew => {
+                options.write(true).create_new(true);
+            }
+        }
+        options.open(path).map(OsFile)
+    }
+
+    fn create_dir_all(&self, path: &Path) -> io::Result<()> {
+        std::fs::create_dir_all(path)
+    }
+
+    fn list(&self, path: &Path) -> io::Result<Vec<DirEntry>> {
+        let mut entries = Vec::new();
+        for entry in std::fs::read_dir(path)? {
+            let entry = entry?;
+            if let Ok(name) = entry.file_name().into_string() {
+                entries.push(DirEntry { name, is_dir: entry.file_type()?.is_dir() });
+            }
+        }
+        entries.sort();
+        Ok(entries)
+    }
+
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        path.try_exists()
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        std::fs::rename(from, to)
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        std::fs::remove_file(path)
+    }
+
+    fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
+        std::fs::remove_dir_all(path)
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        File::open(path)?.sync_all()
+    }
+}
+
+impl FileHandle for OsFile {
+    fn write_all_at(&self, mut buffers: &mut [IoSlice<'_>], mut position: u64) -> io::Result<()> {
+        IoSlice::advance_slices(&mut buffers, 0);
+        while !buffers.is_empty() {
+            let batch = &buffers[..buffers.len().min(BUFFERS_PER_CALL_MAX)];
+            match rustix::io::pwritev(&self.0, batch, position) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => {
+                    position += written as u64;
+                    IoSlice::advance_slices(&mut buffers, written);
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<usize> {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match rustix::io::pread(&self.0, &mut buffer[filled..], position + filled as u64) {
+                Ok(0) => break,
+                Ok(read) => filled += read,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(filled)
+    }
+
+    fn read_cached_at(&self, buffer: &mut [u8], position: u64) -> io::Result<Option<usize>> {
+        let mut target = [io::IoSliceMut::new(buffer)];
+        match rustix::io::preadv2(&self.0, &mut target, position, ReadWriteFlags::NOWAIT) {
+            Ok(read) => Ok(Some(read)),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(None),
+            // Some file systems know no RWF_NOWAIT for reads: then every read may wait.
+            Err(rustix::io::Errno::OPNOTSUPP) => self.read_at(target[0].as_mut(), position).map(Some),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+
+    fn truncate(&self, length: u64) -> io::Result<()> {
+        self.0.set_len(length)
+    }
+
+    fn preallocate(&self, position: u64, length: u64) -> io::Result<()> {
+        match rustix::fs::fallocate(&self.0, FallocateFlags::KEEP_SIZE, position, length) {
+            // A file system without it only loses speed.
+            Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        self.0.sync_all()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vectored_write_takes_more_buffers_than_the_kernel() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = OsFiles.open(&dir.path().join("f"), OpenMode::CreateNew).unwrap();
+        let pieces: Vec<Vec<u8>> = (0..3000).map(|i| vec![i as u8; i % 7]).collect();
+        let mut slices: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+        file.write_all_at(&mut slices, 5).unwrap();
+        let whole = pieces.concat();
+        let mut back = vec![0; whole.len() + 5];
+        assert_eq!(file.read_at(&mut back, 0).unwrap(), back.len());
+        assert_eq!(&back[5..], &whole);
+    }
+
+    #[test]
+    fn write_atomically_replaces() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("checkpoint");
+        OsFiles.write_atomically(&path, b"one and more").unwrap();
+        OsFiles.write_atomically(&path, b"two").unwrap();
+        assert_eq!(OsFiles.read_small(&path, 100).unwrap(), b"two");
+        assert_eq!(OsFiles.read_small(&path, 2).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(OsFiles.list(dir.path()).unwrap().len(), 1);
+    }
+}
