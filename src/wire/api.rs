@@ -1,0 +1,147 @@
+//! The APIs that kuring serves and their versions: one table, read by ApiVersions, by the header parser and
+//! by tests.
+//!
+//! Minimum versions are exactly those of Apache Kafka 4.2, because clients choose their behaviour by them;
+//! a lower maximum is safe, so a maximum is what our codecs really encode.
+
+use super::ApiKey;
+
+/// One served API.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Api {
+    pub key: ApiKey,
+    /// Kafka's name of the API, for logs and metrics.
+    pub name: &'static str,
+    /// The least version that ApiVersions advertises.
+    pub min: i16,
+    /// The greatest version advertised and served.
+    pub max: i16,
+    /// The least version that is answered. Differs from `min` for Produce alone: old librdkafka turns
+    /// compression off unless it sees 0 there (Kafka's `PRODUCE_API_VERSIONS_RESPONSE_MIN_VERSION`).
+    pub min_served: i16,
+    /// The first version with compact lengths and tagged fields (KIP-482), or [`NEVER`].
+    pub flexible: i16,
+}
+
+/// [`Api::flexible`] of an API that has no flexible version.
+pub const NEVER: i16 = i16::MAX;
+
+/// Every API that is advertised, ascending by key.
+pub const APIS: &[Api] = &[
+    Api { min_served: 3, ..api(ApiKey::Produce, "Produce", 0, 13, 9) },
+    api(ApiKey::Fetch, "Fetch", 4, 18, 12),
+    // Kafka 4.2 has 11, whose only news is a tiered-storage timestamp.
+    api(ApiKey::ListOffsets, "ListOffsets", 1, 10, 6),
+    api(ApiKey::Metadata, "Metadata", 0, 13, 9),
+    // Kafka 4.2 has 10 of both (topic ids), which kafka-protocol 0.18 cannot decode.
+    api(ApiKey::OffsetCommit, "OffsetCommit", 2, 9, 8),
+    api(ApiKey::OffsetFetch, "OffsetFetch", 1, 9, 6),
+    api(ApiKey::FindCoordinator, "FindCoordinator", 0, 6, 3),
+    api(ApiKey::JoinGroup, "JoinGroup", 0, 9, 6),
+    api(ApiKey::Heartbeat, "Heartbeat", 0, 4, 4),
+    api(ApiKey::LeaveGroup, "LeaveGroup", 0, 5, 4),
+    api(ApiKey::SyncGroup, "SyncGroup", 0, 5, 4),
+    api(ApiKey::DescribeGroups, "DescribeGroups", 0, 6, 5),
+    api(ApiKey::ListGroups, "ListGroups", 0, 5, 3),
+    api(ApiKey::ApiVersions, "ApiVersions", 0, 4, 3),
+    api(ApiKey::CreateTopics, "CreateTopics", 2, 7, 5),
+    api(ApiKey::DeleteTopics, "DeleteTopics", 1, 6, 4),
+    api(ApiKey::DeleteRecords, "DeleteRecords", 0, 2, 2),
+    api(ApiKey::InitProducerId, "InitProducerId", 0, 5, 2),
+    api(ApiKey::OffsetForLeaderEpoch, "OffsetForLeaderEpoch", 2, 4, 4),
+    api(ApiKey::DescribeConfigs, "DescribeConfigs", 1, 4, 4),
+    api(ApiKey::AlterConfigs, "AlterConfigs", 0, 2, 2),
+    api(ApiKey::DescribeLogDirs, "DescribeLogDirs", 1, 4, 2),
+    api(ApiKey::CreatePartitions, "CreatePartitions", 0, 3, 2),
+    api(ApiKey::DeleteGroups, "DeleteGroups", 0, 2, 2),
+    api(ApiKey::IncrementalAlterConfigs, "IncrementalAlterConfigs", 0, 1, 1),
+    api(ApiKey::OffsetDelete, "OffsetDelete", 0, 0, NEVER),
+    api(ApiKey::DescribeCluster, "DescribeCluster", 0, 2, 0),
+    api(ApiKey::DescribeProducers, "DescribeProducers", 0, 0, 0),
+    api(ApiKey::DescribeTopicPartitions, "DescribeTopicPartitions", 0, 0, 0),
+];
+
+/// Why a request cannot be served. Kafka closes the connection for all but ApiVersions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum UnsupportedApi {
+    #[error("API key {key} is not served")]
+    Key { key: i16 },
+    #[error("version {version} of {} is not served, only {} to {}", .api.name, .api.min_served, .api.max)]
+    Version { api: &'static Api, version: i16 },
+}
+
+/// Finds the API of a request, or why it is not served.
+pub fn lookup(key: i16, version: i16) -> Result<&'static Api, UnsupportedApi> {
+    let api = find(key).ok_or(UnsupportedApi::Key { key })?;
+    if version < api.min_served || version > api.max {
+        return Err(UnsupportedApi::Version { api, version });
+    }
+    Ok(api)
+}
+
+/// Finds an API by its key, whatever the version.
+pub fn find(key: i16) -> Option<&'static Api> {
+    // 30 entries: a binary search of five steps.
+    APIS.binary_search_by_key(&key, |api| api.key as i16).ok().map(|index| &APIS[index])
+}
+
+impl Api {
+    /// The version of the request header: 2 has tagged fields.
+    pub fn request_header_version(&self, version: i16) -> i16 {
+        if version >= self.flexible { 2 } else { 1 }
+    }
+
+    /// The version of the response header: 1 has tagged fields. ApiVersions always answers with 0, so that
+    /// a client which guessed too high can read the answer (KIP-511).
+    pub fn response_header_version(&self, version: i16) -> i16 {
+        if self.key != ApiKey::ApiVersions && version >= self.flexible { 1 } else { 0 }
+    }
+}
+
+const fn api(key: ApiKey, name: &'static str, min: i16, max: i16, flexible: i16) -> Api {
+    Api { key, name, min, max, min_served: min, flexible }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn table_is_sorted_by_key_and_its_ranges_are_not_empty() {
+        assert!(APIS.windows(2).all(|pair| (pair[0].key as i16) < pair[1].key as i16));
+        assert!(APIS.iter().all(|api| api.min <= api.min_served && api.min_served <= api.max));
+    }
+
+    #[test]
+    fn versions_lie_within_what_the_message_codecs_encode() {
+        for api in APIS {
+            let codec = api.key.valid_versions();
+            assert!(api.min_served >= codec.min && api.max <= codec.max, "{} {codec}", api.name);
+        }
+    }
+
+    #[test]
+    fn header_versions_agree_with_the_message_codecs() {
+        for api in APIS {
+            for version in api.min_served..=api.max {
+                assert_eq!(api.request_header_version(version), api.key.request_header_version(version));
+                assert_eq!(api.response_header_version(version), api.key.response_header_version(version));
+            }
+        }
+    }
+
+    #[test]
+    fn produce_is_advertised_from_zero_and_served_from_three() {
+        assert_eq!(find(0).map(|api| api.min), Some(0));
+        assert!(matches!(lookup(0, 2), Err(UnsupportedApi::Version { .. })));
+        assert!(lookup(0, 3).is_ok());
+    }
+
+    #[test]
+    fn unknown_keys_and_versions_are_told_apart() {
+        assert_eq!(lookup(999, 0), Err(UnsupportedApi::Key { key: 999 }));
+        assert_eq!(lookup(-1, 0), Err(UnsupportedApi::Key { key: -1 }));
+        assert!(matches!(lookup(18, 99), Err(UnsupportedApi::Version { .. })));
+        assert!(matches!(lookup(18, -1), Err(UnsupportedApi::Version { .. })));
+    }
+}
