@@ -7,6 +7,8 @@
 
 pub mod mem;
 pub mod os;
+pub mod runtime;
+pub mod threads;
 
 use std::io;
 use std::io::IoSlice;

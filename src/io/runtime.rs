@@ -1,0 +1,199 @@
+//! The executor of a shard: the only façade over glommio's executor, used by every module that spawns,
+//! sleeps or is woken from another thread. A shard is one thread with one executor; nothing here is shared
+//! between shards except [`Notify`], [`Sender`] and the watchdog's counters.
+//!
+//! glommio may park although tasks are ready to run. The watchdog thread (see [`stalls`]) wakes every
+//! shard again and again, so such a pause ends within 2 ms while the shard has work; all shards started
+//! here are watched.
+//!
+//! Never here: sockets, files, anything that blocks.
+
+mod mailbox;
+mod notify;
+mod preflight;
+mod task;
+mod watchdog;
+
+use std::future::Future;
+use std::io;
+use std::panic::AssertUnwindSafe;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use futures::FutureExt;
+use glommio::{LocalExecutor, LocalExecutorBuilder, Placement};
+
+pub use self::mailbox::{Closed, Mailbox, Sender, mailbox};
+pub use self::notify::Notify;
+pub use self::preflight::{PreflightError, preflight};
+pub use self::task::{
+    Queue, Task, TimeSlice, need_yield, sleep, sleep_until, spawn, yield_if_needed, yield_now,
+};
+pub use self::watchdog::{StallReport, reset_stalls, stalls};
+
+use crate::base::{clock, fatal};
+
+/// What interrupts a busy shard waits about twice this long.
+const PREEMPT_DEFAULT: Duration = Duration::from_millis(1);
+/// No DMA buffers are used, so glommio gets its minimum.
+const IO_MEMORY_BYTES: usize = 64 * 1024;
+/// Entries of each of the executor's rings.
+const RING_ENTRIES: usize = 256;
+
+/// Describes a shard to be started. May be sent to the thread that starts it.
+#[derive(Clone, Debug)]
+pub struct ShardBuilder {
+    name: String,
+    cpu: Option<usize>,
+    preempt: Duration,
+    spin_before_park: Duration,
+}
+
+impl ShardBuilder {
+    /// `name` is the thread's and the watchdog's.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self { name: name.into(), cpu: None, preempt: PREEMPT_DEFAULT, spin_before_park: Duration::ZERO }
+    }
+
+    /// Pins the shard to a core; `None` lets it float.
+    pub fn cpu(mut self, cpu: Option<usize>) -> Self {
+        self.cpu = cpu;
+        self
+    }
+
+    /// Polls for so long before it sleeps. Only for a pinned shard; others never spin.
+    pub fn spin_before_park(mut self, spin: Duration) -> Self {
+        self.spin_before_park = spin;
+        self
+    }
+
+    /// How long a task queue runs before the others and IO get their turn.
+    pub fn preempt(mut self, every: Duration) -> Self {
+        self.preempt = every;
+        self
+    }
+
+    /// Starts the shard's thread and runs the future that `make` returns there; the shard ends with it.
+    /// Tasks that are still alive then are never dropped: cancel what owns something first. A panic in the
+    /// future ends the process. Fails when the thread, the pinning or the rings cannot be had.
+    pub fn spawn<F, Fut, T>(self, make: F) -> io::Result<ShardThread<T>>
+    where
+        F: FnOnce() -> Fut + Send + 'static,
+        Fut: Future<Output = T> + 'static,
+        T: Send + 'static,
+    {
+        let name = self.name.clone();
+        self.spawn_catching(make, move |panic| {
+            fatal(format_args!("shard {name} panicked: {}", panic_text(&*panic)))
+        })
+    }
+
+    fn spawn_catching<F, Fut, T, P>(self, make: F, on_panic: P) -> io::Result<ShardThread<T>>
+    where
+        F: FnOnce() -> Fut + Send + 'static,
+        Fut: Future<Output = T> + 'static,
+        T: Send + 'static,
+        P: FnOnce(Box<dyn std::any::Any + Send>) -> T + Send + 'static,
+    {
+        // Deadlines on this shard are later than this, so the clock's zero is before all of them.
+        clock::monotonic();
+        let (started, start) = std::sync::mpsc::sync_channel(1);
+        let thread = std::thread::Builder::new().name(self.name.clone()).spawn(move || {
+            let executor = match self.make_executor() {
+                Ok(executor) => executor,
+                Err(error) => {
+                    let _ = started.send(Err(error));
+                    return None;
+                }
+            };
+            let name = self.name;
+            Some(executor.run(async move {
+                let context = task::enter(&name);
+                let _ = started.send(Ok(()));
+                let outcome = AssertUnwindSafe(async { make().await }).catch_unwind().await;
+                task::leave(context).await;
+                match outcome {
+                    Ok(value) => value,
+                    Err(panic) => on_panic(panic),
+                }
+            }))
+        })?;
+        match start.recv() {
+            Ok(Ok(())) => Ok(ShardThread { thread }),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(io::Error::other("the shard's thread ended before it started")),
+        }
+    }
+
+    fn make_executor(&self) -> io::Result<LocalExecutor> {
+        let mut placement = Placement::Unbound;
+        if let Some(cpu) = self.cpu {
+            if self.spin_before_park.is_zero() {
+                pin_thread(cpu)?;
+            } else {
+                // glommio spins only where it has pinned the thread itself; it reads sysfs for that.
+                placement = Placement::Fixed(cpu);
+            }
+        }
+        LocalExecutorBuilder::new(placement)
+            .name(&self.name)
+            .io_memory(IO_MEMORY_BYTES)
+            .ring_depth(RING_ENTRIES)
+            .preempt_timer(self.preempt)
+            .spin_before_park(self.spin_before_park)
+            .make()
+            .map_err(|error| io::Error::other(format!("io_uring executor: {error}")))
+    }
+}
+
+/// A running shard.
+#[derive(Debug)]
+pub struct ShardThread<T> {
+    thread: JoinHandle<Option<T>>,
+}
+
+impl<T> ShardThread<T> {
+    /// Waits for the shard's end.
+    pub fn join(self) -> T {
+        match self.thread.join() {
+            Ok(Some(value)) => value,
+            Ok(None) => unreachable!("spawn returned an error for a shard that did not start"),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+}
+
+/// Runs one future on a floating shard of its own and waits for it: for tests and small tools. A panic in
+/// the future itself is the caller's.
+pub fn run_shard<F, Fut, T>(name: &str, make: F) -> T
+where
+    F: FnOnce() -> Fut + Send + 'static,
+    Fut: Future<Output = T> + 'static,
+    T: Send + 'static,
+{
+    match ShardBuilder::new(name).spawn_catching(make, |panic| std::panic::resume_unwind(panic)) {
+        Ok(shard) => shard.join(),
+        Err(error) => panic!("shard {name} does not start: {error}"),
+    }
+}
+
+fn pin_thread(cpu: usize) -> io::Result<()> {
+    let mut set = rustix::thread::CpuSet::new();
+    if cpu >= rustix::thread::CpuSet::MAX_CPU {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("there is no CPU {cpu}")));
+    }
+    set.set(cpu);
+    rustix::thread::sched_setaffinity(None, &set)
+        .map_err(|error| io::Error::other(format!("pinning to CPU {cpu}: {error}")))
+}
+
+/// The words of a panic, as far as it has any.
+pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    match panic.downcast_ref::<&'static str>() {
+        Some(text) => text,
+        None => panic.downcast_ref::<String>().map_or("(no message)", String::as_str),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,167 @@
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
+
+use super::*;
+
+#[test]
+fn task_gives_its_result_and_is_not_polled_inside_spawn() {
+    let sum = run_shard("spawn", || async {
+        let polled = Rc::new(RefCell::new(false));
+        let guard = polled.borrow_mut();
+        let task = {
+            let polled = polled.clone();
+            spawn(Queue::Serve, "sum", async move {
+                *polled.borrow_mut() = true;
+                1 + 2
+            })
+        };
+        drop(guard);
+        let sum = task.await;
+        assert!(*polled.borrow());
+        sum
+    });
+    assert_eq!(sum, 3);
+}
+
+#[test]
+fn dropped_task_is_cancelled_and_detached_one_goes_on() {
+    run_shard("cancel", || async {
+        let count = Rc::new(AtomicU32::new(0));
+        let run = |count: Rc<AtomicU32>, by: u32| async move {
+            sleep(Duration::from_millis(5)).await;
+            count.fetch_add(by, Ordering::Relaxed);
+        };
+        drop(spawn(Queue::Back, "dropped", run(count.clone(), 1)));
+        spawn(Queue::Back, "detached", run(count.clone(), 10)).detach();
+        let cancelled = spawn(Queue::Back, "cancelled", run(count.clone(), 100));
+        assert_eq!(cancelled.cancel().await, None);
+        sleep(Duration::from_millis(50)).await;
+        assert_eq!(count.load(Ordering::Relaxed), 10);
+        assert_eq!(Rc::strong_count(&count), 1, "futures that ended are dropped");
+    });
+}
+
+#[test]
+#[should_panic(expected = "seen by the caller")]
+fn panic_in_the_root_of_a_test_shard_is_the_callers() {
+    run_shard("panic", || async { panic!("seen by the caller") })
+}
+
+#[test]
+fn sleep_until_a_past_deadline_returns_at_once() {
+    run_shard("past", || async {
+        let started = Instant::now();
+        sleep_until(clock::monotonic()).await;
+        assert!(started.elapsed() < Duration::from_millis(100));
+        let deadline = clock::monotonic().plus(Duration::from_millis(20));
+        sleep_until(deadline).await;
+        assert!(clock::monotonic() >= deadline);
+    });
+}
+
+#[test]
+fn notification_before_the_wait_is_kept() {
+    let notify = Notify::new();
+    notify.notify();
+    notify.notify();
+    let (foreign, there) = (notify.clone(), Notify::new());
+    let thread = {
+        let there = there.clone();
+        std::thread::spawn(move || {
+            run_shard("notifier", move || async move {
+                there.notified().await;
+                foreign.notify();
+            })
+        })
+    };
+    run_shard("notified", move || async move {
+        notify.notified().await;
+        there.notify();
+        notify.notified().await;
+    });
+    thread.join().unwrap();
+}
+
+#[test]
+fn mailbox_keeps_each_senders_order_and_ends_with_the_last_sender() {
+    let (sender, mut mailbox) = mailbox::<(u32, u32)>();
+    let threads: Vec<_> = (0..4)
+        .map(|id| {
+            let sender = sender.clone();
+            std::thread::spawn(move || {
+                for number in 0..10_000 {
+                    sender.push((id, number)).unwrap();
+                }
+            })
+        })
+        .collect();
+    drop(sender);
+    run_shard("mailbox", move || async move {
+        let mut next = [0; 4];
+        let mut batch = Vec::new();
+        while mailbox.drain_into(&mut batch).await > 0 {
+            for (id, number) in batch.drain(..) {
+                assert_eq!(next[id as usize], number);
+                next[id as usize] += 1;
+            }
+        }
+        assert_eq!(next, [10_000; 4]);
+    });
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}
+
+#[test]
+fn push_into_a_dropped_mailbox_gives_the_item_back() {
+    let (sender, mailbox) = mailbox::<u8>();
+    sender.push(1).unwrap();
+    drop(mailbox);
+    assert_eq!(sender.push(2).unwrap_err().0, 2);
+}
+
+#[test]
+fn shards_more_than_cores_all_run() {
+    let shards: Vec<_> = (0..8)
+        .map(|index| {
+            ShardBuilder::new(format!("many-{index}")).spawn(move || async move {
+                sleep(Duration::from_millis(5)).await;
+                index
+            })
+        })
+        .collect();
+    let sum: usize = shards.into_iter().map(|shard| shard.unwrap().join()).sum();
+    assert_eq!(sum, 28);
+}
+
+#[test]
+fn pinned_shard_runs_on_its_core() {
+    let allowed = rustix::thread::sched_getaffinity(None).unwrap();
+    let cpu = (0..rustix::thread::CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu)).unwrap();
+    for spin in [Duration::ZERO, Duration::from_micros(100)] {
+        let shard = ShardBuilder::new("pinned").cpu(Some(cpu)).spin_before_park(spin);
+        let seen = shard.spawn(|| async { rustix::thread::sched_getcpu() }).unwrap().join();
+        assert_eq!(seen, cpu);
+    }
+    let missing = ShardBuilder::new("nowhere").cpu(Some(100_000));
+    assert!(missing.spawn(|| async {}).is_err());
+}
+
+#[test]
+fn watchdog_names_a_shard_that_does_not_answer() {
+    let shard = ShardBuilder::new("stuck").spawn(|| async {
+        let stuck = spawn(Queue::Serve, "long computation", async {
+            std::thread::sleep(Duration::from_millis(700));
+        });
+        stuck.await;
+        sleep(Duration::from_millis(20)).await;
+        stalls().into_iter().find(|report| report.shard == "stuck").unwrap()
+    });
+    let report = shard.unwrap().join();
+    assert!(report.longest >= Duration::from_millis(600), "{report:?}");
+    assert_eq!(report.stalls, 1);
+    assert_eq!(report.last_activity, "long computation");
+    assert!(stalls().iter().all(|report| report.shard != "stuck"), "a shard that ended is not watched");
+}

@@ -1,0 +1,304 @@
+//! The watchdog: one plain thread per process that wakes every shard in turn and sees whether it answers.
+//!
+//! It exists for two reasons. The executor can park although tasks are ready; any event ends that, and the
+//! watchdog's wake is one: every 2 ms while the shard has had work within the last second, else every 100
+//! ms. And a shard that is stuck in one task is reported with its name and the task that ran last.
+
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Poll, Waker};
+use std::thread::Thread;
+use std::time::Duration;
+
+use crate::base::clock::{self, Monotonic};
+use crate::base::fatal;
+
+/// Between wakes of a shard that has had work lately.
+const PERIOD_BUSY: Duration = Duration::from_millis(2);
+/// Between wakes of an idle shard.
+const PERIOD_IDLE: Duration = Duration::from_millis(100);
+/// A shard without a poll for this long is idle.
+const IDLE_AFTER: Duration = Duration::from_secs(1);
+/// A silence this long is counted and logged.
+const STALL_REPORTED: Duration = Duration::from_millis(500);
+/// After this much silence the wakes get rare: each one in the queue holds one of the executor's 32,767
+/// references to the task.
+const SILENT_AFTER: Duration = Duration::from_secs(2);
+
+/// What the watchdog has seen of one shard.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StallReport {
+    pub shard: String,
+    /// From a wake of the watchdog to the shard's answer, the longest so far.
+    pub longest: Duration,
+    /// How often the shard was silent for over 500 ms.
+    pub stalls: u64,
+    /// The name of the task that was polled last.
+    pub last_activity: &'static str,
+}
+
+/// The running shards' reports.
+pub fn stalls() -> Vec<StallReport> {
+    let shards = registry().lock();
+    shards.iter().map(|pulse| pulse.report()).collect()
+}
+
+/// Starts the counts of [`stalls`] again.
+pub fn reset_stalls() {
+    for pulse in registry().lock().iter() {
+        pulse.longest_ns.store(0, Ordering::Relaxed);
+        pulse.stalls.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Puts the calling shard under watch; starts the thread when it is the first.
+pub(super) fn watch(name: &str) -> Arc<Pulse> {
+    let pulse = Arc::new(Pulse {
+        name: name.to_owned(),
+        waker: Mutex::new(None),
+        asked_ns: AtomicU64::new(0),
+        polls: AtomicU64::new(0),
+        label: AtomicU32::new(0),
+        watched_closely: AtomicBool::new(true),
+        longest_ns: AtomicU64::new(0),
+        stalls: AtomicU64::new(0),
+    });
+    registry().lock().push(pulse.clone());
+    watchdog_thread().unpark();
+    pulse
+}
+
+pub(super) fn forget(pulse: &Arc<Pulse>) {
+    registry().lock().retain(|other| !Arc::ptr_eq(other, pulse));
+    pulse.lock_waker().take();
+}
+
+/// The counters that a shard and the watchdog share. The shard alone writes `polls` and `label`.
+#[derive(Debug)]
+pub(super) struct Pulse {
+    name: String,
+    waker: Mutex<Option<Waker>>,
+    /// When the watchdog asked; 0 when it has its answer.
+    asked_ns: AtomicU64,
+    polls: AtomicU64,
+    /// Index into [`Labels`].
+    label: AtomicU32,
+    /// Cleared by the watchdog when it goes over to the long period; the next poll on the shard calls it
+    /// back.
+    watched_closely: AtomicBool,
+    longest_ns: AtomicU64,
+    stalls: AtomicU64,
+}
+
+impl Pulse {
+    pub(super) fn activity(self: &Arc<Self>, name: &'static str) -> Activity {
+        Activity { pulse: self.clone(), label: label_of(name) }
+    }
+
+    /// The shard's side: answers each wake of the watchdog, for ever.
+    pub(super) async fn answer(self: Arc<Self>) {
+        poll_fn(|cx| {
+            {
+                let mut waker = self.lock_waker();
+                if !waker.as_ref().is_some_and(|known| known.will_wake(cx.waker())) {
+                    *waker = Some(cx.waker().clone());
+                }
+            }
+            let asked = self.asked_ns.swap(0, Ordering::Relaxed);
+            if asked != 0 {
+                let silence = clock::monotonic().as_nanos().saturating_sub(asked);
+                self.longest_ns.fetch_max(silence, Ordering::Relaxed);
+            }
+            Poll::<()>::Pending
+        })
+        .await;
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = self.lock_waker().as_ref() {
+            waker.wake_by_ref();
+        }
+    }
+
+    fn report(&self) -> StallReport {
+        let asked = self.asked_ns.load(Ordering::Relaxed);
+        let silence = match asked {
+            0 => 0,
+            asked => clock::monotonic().as_nanos().saturating_sub(asked),
+        };
+        StallReport {
+            shard: self.name.clone(),
+            longest: Duration::from_nanos(self.longest_ns.load(Ordering::Relaxed).max(silence)),
+            stalls: self.stalls.load(Ordering::Relaxed),
+            last_activity: label_name(self.label.load(Ordering::Relaxed)),
+        }
+    }
+
+    fn lock_waker(&self) -> MutexGuard<'_, Option<Waker>> {
+        self.waker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Notes polls of one task.
+#[derive(Debug)]
+pub(super) struct Activity {
+    pulse: Arc<Pulse>,
+    label: u32,
+}
+
+impl Activity {
+    /// Two loads and two stores without a lock prefix.
+    pub(super) fn note(&self) {
+        let pulse = &*self.pulse;
+        pulse.polls.store(pulse.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        pulse.label.store(self.label, Ordering::Relaxed);
+        if !pulse.watched_closely.load(Ordering::Relaxed) {
+            pulse.watched_closely.store(true, Ordering::Relaxed);
+            watchdog_thread().unpark();
+        }
+    }
+}
+
+/// What the watchdog knows of one shard between two rounds.
+struct Watch {
+    pulse: Arc<Pulse>,
+    polls: u64,
+    moved_at: Monotonic,
+    wake_at: Monotonic,
+    reported: bool,
+}
+
+impl Watch {
+    /// Wakes the shard if it is time and returns when it is time again.
+    fn round(&mut self, now: Monotonic) -> Monotonic {
+        let pulse = self.pulse.clone();
+        let polls = pulse.polls.load(Ordering::Relaxed);
+        if polls != self.polls || pulse.watched_closely.load(Ordering::Relaxed) && self.is_idle(now) {
+            self.polls = polls;
+            self.moved_at = now;
+            self.wake_at = self.wake_at.min(now.plus(PERIOD_BUSY));
+        }
+        let asked = pulse.asked_ns.load(Ordering::Relaxed);
+        let silence = Duration::from_nanos(if asked == 0 { 0 } else { now.as_nanos().saturating_sub(asked) });
+        self.report(silence);
+        if now >= self.wake_at {
+            if asked == 0 {
+                pulse.asked_ns.store(now.as_nanos().max(1), Ordering::Relaxed);
+            }
+            pulse.wake();
+            let idle = self.is_idle(now);
+            if idle {
+                pulse.watched_closely.store(false, Ordering::Relaxed);
+            }
+            let rarely = idle || silence > SILENT_AFTER;
+            self.wake_at = now.plus(if rarely { PERIOD_IDLE } else { PERIOD_BUSY });
+        }
+        self.wake_at
+    }
+
+    fn is_idle(&self, now: Monotonic) -> bool {
+        now.since(self.moved_at) >= IDLE_AFTER
+    }
+
+    fn report(&mut self, silence: Duration) {
+        let stalled = silence >= STALL_REPORTED;
+        if stalled && !self.reported {
+            self.pulse.stalls.fetch_add(1, Ordering::Relaxed);
+            let report = self.pulse.report();
+            tracing::warn!(
+                shard = report.shard,
+                last_activity = report.last_activity,
+                silent_ms = silence.as_millis() as u64,
+                "a shard does not answer"
+            );
+        }
+        self.reported = stalled;
+    }
+}
+
+fn run() -> ! {
+    let mut watches: Vec<Watch> = Vec::new();
+    loop {
+        let now = clock::monotonic();
+        update(&mut watches, now);
+        let next = watches.iter_mut().map(|watch| watch.round(now)).min();
+        match next {
+            Some(next) => std::thread::park_timeout(next.since(clock::monotonic())),
+            None => std::thread::park(),
+        }
+    }
+}
+
+/// Follows the registry: shards come and go rarely, so the comparison is all that most rounds cost.
+fn update(watches: &mut Vec<Watch>, now: Monotonic) {
+    let shards = registry().lock();
+    let unchanged = watches.len() == shards.len()
+        && watches.iter().zip(shards.iter()).all(|(watch, pulse)| Arc::ptr_eq(&watch.pulse, pulse));
+    if unchanged {
+        return;
+    }
+    watches.retain(|watch| shards.iter().any(|pulse| Arc::ptr_eq(&watch.pulse, pulse)));
+    for pulse in shards.iter() {
+        if !watches.iter().any(|watch| Arc::ptr_eq(&watch.pulse, pulse)) {
+            watches.push(Watch {
+                pulse: pulse.clone(),
+                polls: 0,
+                moved_at: now,
+                wake_at: now,
+                reported: false,
+            });
+        }
+    }
+    watches.sort_by_key(|watch| shards.iter().position(|pulse| Arc::ptr_eq(&watch.pulse, pulse)));
+}
+
+struct Registry(Mutex<Vec<Arc<Pulse>>>);
+
+impl Registry {
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Pulse>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn registry() -> &'static Registry {
+    static REGISTRY: Registry = Registry(Mutex::new(Vec::new()));
+    &REGISTRY
+}
+
+fn watchdog_thread() -> &'static Thread {
+    static THREAD: OnceLock<Thread> = OnceLock::new();
+    THREAD.get_or_init(|| {
+        let watch = || {
+            let Err(panic) = std::panic::catch_unwind(|| run());
+            fatal(format_args!("the watchdog panicked: {}", super::panic_text(&*panic)));
+        };
+        match std::thread::Builder::new().name("watchdog".into()).spawn(watch) {
+            Ok(handle) => handle.thread().clone(),
+            Err(error) => fatal(format_args!("no thread for the watchdog: {error}")),
+        }
+    })
+}
+
+/// Names of tasks by number, so that a poll stores one word. Bounded by the names in the program's text.
+struct Labels(Mutex<Vec<&'static str>>);
+
+static LABELS: Labels = Labels(Mutex::new(Vec::new()));
+
+fn label_of(name: &'static str) -> u32 {
+    let mut names = LABELS.0.lock().unwrap_or_else(PoisonError::into_inner);
+    if names.is_empty() {
+        names.push("nothing");
+    }
+    let known = names.iter().position(|other| *other == name);
+    let index = known.unwrap_or_else(|| {
+        names.push(name);
+        names.len() - 1
+    });
+    index as u32
+}
+
+fn label_name(label: u32) -> &'static str {
+    let names = LABELS.0.lock().unwrap_or_else(PoisonError::into_inner);
+    names.get(label as usize).copied().unwrap_or("nothing")
+}
