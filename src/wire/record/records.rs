@@ -104,7 +104,7 @@ impl<'a> Records<'a> {
         record.timestamp = match self.head.attributes().timestamp_type() {
             TimestampType::LogAppendTime => self.head.max_timestamp(),
             TimestampType::CreateTime => {
-                Timestamp(self.head.base_timestamp().0.saturating_add(record.timestamp_delta))
+                Timestamp(self.head.base_timestamp().0.wrapping_add(record.timestamp_delta))
             }
         };
         Ok(record)
@@ -132,7 +132,7 @@ impl<'a> Iterator for Records<'a> {
 }
 
 /// Reads the record at `*position` and moves on. Offset and timestamp are left for the caller.
-fn parse<'a>(body: &'a [u8], position: &mut usize) -> Result<Record<'a>, RecordFormatError> {
+pub(super) fn parse<'a>(body: &'a [u8], position: &mut usize) -> Result<Record<'a>, RecordFormatError> {
     let len = varint::read_i32(body, position).ok_or(RecordFormatError::Varint)?;
     let len_unsigned = usize::try_from(len).map_err(|_| RecordFormatError::Length(len))?;
     let left = body.len() - *position;

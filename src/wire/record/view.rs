@@ -2,7 +2,12 @@
 
 use zerocopy::FromBytes;
 
-use super::head::{BatchHead, HEAD_LEN, LOG_OVERHEAD, MAGIC};
+use super::codec::{CodecError, decompress};
+use super::head::{BatchHead, Codec, HEAD_LEN, LOG_OVERHEAD, MAGIC};
+use super::records::{RecordFormatError, Records};
+use crate::base::Offset;
+use crate::base::clock::Timestamp;
+use crate::config::TimestampType;
 
 /// Why the bytes at hand are not a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -17,6 +22,15 @@ pub enum BatchError {
     Magic { magic: i8 },
     #[error("batch checksum is {stored:#010x}, its bytes have {computed:#010x}")]
     Crc { stored: u32, computed: u32 },
+}
+
+/// Why the records of a batch cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    #[error(transparent)]
+    Codec(#[from] CodecError),
+    #[error(transparent)]
+    Format(#[from] RecordFormatError),
 }
 
 /// One whole batch: its length and format are checked, its checksum only on request.
@@ -66,6 +80,44 @@ impl<'a> BatchView<'a> {
     /// Everything behind the head: the records, compressed if the batch is.
     pub fn body(&self) -> &'a [u8] {
         &self.bytes[HEAD_LEN..]
+    }
+
+    /// The records of the batch. A compressed body is decompressed into `scratch`, which is emptied first;
+    /// `limit` bounds its decompressed bytes.
+    pub fn records<'s>(&self, scratch: &'s mut Vec<u8>, limit: usize) -> Result<Records<'s>, CodecError>
+    where
+        'a: 's,
+    {
+        let attributes = self.head.attributes();
+        match attributes.codec() {
+            None => Err(CodecError::Unknown(attributes.0)),
+            Some(Codec::None) => Ok(Records::new(self.head, self.body())),
+            Some(codec) => {
+                scratch.clear();
+                decompress(codec, self.body(), limit, scratch)?;
+                Ok(Records::new(self.head, scratch))
+            }
+        }
+    }
+
+    /// The offset of the first record with the batch's maximum timestamp; the base offset under
+    /// LogAppendTime, `None` without a timestamp (`RecordBatch.offsetOfMaxTimestamp`). Decompresses.
+    pub fn offset_of_max_timestamp(&self, limit: usize) -> Result<Option<Offset>, ReadError> {
+        let max = self.head.max_timestamp();
+        if max == Timestamp::NONE {
+            return Ok(None);
+        }
+        if self.head.attributes().timestamp_type() == TimestampType::LogAppendTime {
+            return Ok(Some(self.head.base_offset()));
+        }
+        let mut scratch = Vec::new();
+        for record in self.records(&mut scratch, limit)? {
+            let record = record?;
+            if record.timestamp == max {
+                return Ok(Some(record.offset));
+            }
+        }
+        Ok(None)
     }
 
     /// Compares the stored checksum with the bytes: 44 µs per MiB.
