@@ -53,6 +53,8 @@ pub struct LogConfig {
     pub delete_retention_ms: i64,
     pub compression: TopicCompression,
     pub max_message_bytes: u32,
+    /// The most that a batch may hold once decompressed.
+    pub max_decompressed_message_bytes: u32,
     pub message_timestamp_type: TimestampType,
     pub message_timestamp_before_max_ms: i64,
     pub message_timestamp_after_max_ms: i64,
@@ -83,6 +85,7 @@ impl Default for LogConfig {
             delete_retention_ms: DAY_MS,
             compression: TopicCompression::Producer,
             max_message_bytes: 1_048_588,
+            max_decompressed_message_bytes: 2_147_483_639,
             message_timestamp_type: TimestampType::CreateTime,
             message_timestamp_before_max_ms: i64::MAX,
             message_timestamp_after_max_ms: 60 * 60 * 1000,

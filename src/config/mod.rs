@@ -1,5 +1,28 @@
-//! Kafka's property names as checked structs, and the levels of dynamic configuration.
+//! Kafka's property names as checked structs, and the levels of dynamic configuration. Pure: texts come
+//! in, values and errors go out; no file is opened, no name resolved. Lives on no shard.
+//!
+//! [`BrokerConfig::load`] reads a `server.properties`; [`Levels`] joins it with the dynamic values of the
+//! metadata log and a topic's overrides into a [`LogConfig`].
 
+mod absent;
+mod broker;
+mod broker_table;
+mod define;
+mod listeners;
 mod log;
+mod log_table;
+mod properties;
+mod settings;
+mod topic_table;
 
+#[cfg(test)]
+mod broker_tests;
+
+pub use broker::{
+    BrokerConfig, ConfigError, ConnectionLimits, Durability, GroupSettings, Loaded, Place, Source,
+};
+pub use broker_table::synonyms;
+pub use define::{Definition, Importance, InvalidValue, Kind, Update, Valid, Value};
+pub use listeners::{Endpoint, Listener, ListenerName, SecurityProtocol};
 pub use log::{CleanupPolicy, LogConfig, TimestampType, TopicCompression};
+pub use settings::{Levels, Overrides, Settings};

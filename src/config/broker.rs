@@ -1,0 +1,572 @@
+//! The broker's checked settings: what the file and the command line say, or why they cannot be used.
+
+use super::absent::{self, Absent};
+use super::broker_table;
+use super::define::Definition;
+use super::listeners::{ListenerTexts, Listeners};
+use super::properties;
+use super::settings::{Levels, Overrides, Settings};
+use super::{Listener, ListenerName, LogConfig};
+use crate::base::BrokerId;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+/// A properties file: where it lies and what it says.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    pub path: &'a str,
+    pub text: &'a str,
+}
+
+impl Source<'static> {
+    /// What `kuring serve` uses without `--config`.
+    pub const LAPTOP: Source<'static> =
+        Source { path: "config/laptop.properties", text: include_str!("../../config/laptop.properties") };
+}
+
+/// When a write is acknowledged (`kuring.durability`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Durability {
+    /// Once it is in the page cache, as Kafka does.
+    PageCache,
+    /// Once it is synced to the disk.
+    Fsync,
+}
+
+/// Limits on connections. All of them dynamic.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ConnectionLimits {
+    /// The next one waits until one ends.
+    pub total: u32,
+    /// The next one is closed.
+    pub per_ip: u32,
+    pub per_ip_overrides: BTreeMap<IpAddr, u32>,
+    pub creation_per_second: u32,
+}
+
+impl ConnectionLimits {
+    /// How many connections this address may have.
+    pub fn of(&self, address: IpAddr) -> u32 {
+        self.per_ip_overrides.get(&address).copied().unwrap_or(self.per_ip)
+    }
+}
+
+/// Every setting of the broker, checked. What is dynamic is here as it stands in the file; the value that
+/// counts comes from [`BrokerConfig::levels`].
+#[derive(Clone, PartialEq, Debug)]
+pub struct BrokerConfig {
+    pub node_id: BrokerId,
+    pub rack: Option<String>,
+    /// At least one, without repeats.
+    pub log_dirs: Vec<PathBuf>,
+    pub metadata_log_dir: PathBuf,
+
+    /// At least one. Those of controllers are not among them.
+    pub listeners: Vec<Listener>,
+    /// Named by `controller.listener.names`; not opened on a single node.
+    pub controller_listeners: Vec<Listener>,
+    pub inter_broker_listener: ListenerName,
+    /// `None` leaves it to the system.
+    pub socket_send_buffer_bytes: Option<u32>,
+    /// `None` leaves it to the system.
+    pub socket_receive_buffer_bytes: Option<u32>,
+    pub socket_request_bytes_max: u32,
+    pub socket_listen_backlog: u32,
+    pub connection_limits: ConnectionLimits,
+    /// `None`: a connection may be silent for ever.
+    pub connections_idle_ms_max: Option<u64>,
+    pub fetch_bytes_max: u32,
+    pub fetch_session_slots_max: u32,
+    pub describe_partitions_max: u32,
+
+    pub auto_create_topics: bool,
+    pub delete_topics: bool,
+    pub num_partitions: i32,
+    pub default_replication_factor: i16,
+    /// The settings of a topic without overrides, by the file alone.
+    pub log: LogConfig,
+
+    pub retention_check_interval_ms: u64,
+    /// The first housekeeping of logs comes so long after the start.
+    pub log_initial_task_delay_ms: u64,
+    /// Above 2^53 it means never.
+    pub flush_check_interval_ms: u64,
+    pub recovery_point_checkpoint_interval_ms: u64,
+    pub log_start_offset_checkpoint_interval_ms: u64,
+    pub high_watermark_checkpoint_interval_ms: u64,
+    pub producer_id_expiration_ms: i64,
+    pub producer_id_expiration_check_interval_ms: u64,
+
+    pub groups: GroupSettings,
+
+    /// `None`: one per core that the process may use.
+    pub shards: Option<u16>,
+    /// The cores to use; `None`: those that the process may use.
+    pub cpus: Option<Vec<usize>>,
+    pub durability: Durability,
+    /// Per log directory.
+    pub unflushed_bytes_max: u64,
+    pub file_threads: usize,
+    /// `None`: what the limit on open files leaves.
+    pub open_files_max: Option<usize>,
+    /// Of received requests, per shard.
+    pub receive_bytes_max: u64,
+    /// Of received requests, per connection; one request alone may be larger.
+    pub connection_bytes_max: u64,
+    pub watchdog_stall_ms: u64,
+
+    /// What was set, for [`BrokerConfig::levels`] and DescribeConfigs.
+    pub settings: Settings,
+}
+
+/// What the group coordinator needs (`group.*`, `offsets.*`).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GroupSettings {
+    pub session_timeout_ms_min: i32,
+    pub session_timeout_ms_max: i32,
+    pub initial_rebalance_delay_ms: i32,
+    pub members_max: i32,
+    pub offset_metadata_bytes_max: i32,
+    pub offsets_commit_timeout_ms: i32,
+    pub offsets_retention_ms: i64,
+    pub offsets_retention_check_interval_ms: i64,
+    pub offsets_topic_partitions: i32,
+    pub offsets_topic_replication_factor: i16,
+    pub offsets_topic_segment_bytes: i32,
+}
+
+/// A configuration that can be used, and what an operator should know about it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Loaded {
+    pub config: BrokerConfig,
+    /// One line each.
+    pub warnings: Vec<String>,
+}
+
+/// Where a value was given.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Place {
+    File {
+        path: String,
+        line: usize,
+    },
+    /// `--set name=value`.
+    CommandLine,
+    /// Nowhere: it is the default, or missing.
+    NotSet,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::File { path, line } => write!(f, "{path}:{line}"),
+            Place::CommandLine => f.write_str("--set"),
+            Place::NotSet => f.write_str("configuration"),
+        }
+    }
+}
+
+/// Why the broker cannot start with this configuration.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ConfigError {
+    pub place: Place,
+    pub name: String,
+    /// `None` if it was not given.
+    pub value: Option<String>,
+    /// What is wrong, and what would be right.
+    pub reason: String,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.place, self.name)?;
+        if let Some(value) = &self.value {
+            write!(f, " = {value:?}")?;
+        }
+        write!(f, ": {}", self.reason)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl BrokerConfig {
+    /// Reads `file` ([`Source::LAPTOP`] if there is none) and puts `overrides` on top.
+    pub fn load(file: Option<Source<'_>>, overrides: &[(String, String)]) -> Result<Loaded, ConfigError> {
+        let mut given = Given::default();
+        given.read(file.unwrap_or(Source::LAPTOP))?;
+        for (name, value) in overrides {
+            given.values.insert(name.clone(), (value.clone(), Place::CommandLine));
+        }
+        given.check()
+    }
+
+    /// The levels below a topic's overrides, with the dynamic values that the metadata log has.
+    pub fn levels<'a>(&'a self, broker: &'a Overrides, cluster: &'a Overrides) -> Levels<'a> {
+        Levels { broker, cluster, fixed: &self.settings }
+    }
+
+    /// The listener of this name.
+    pub fn listener(&self, name: &ListenerName) -> Option<&Listener> {
+        self.listeners.iter().find(|listener| listener.name == *name)
+    }
+}
+
+/// What was given, by name, with where; and what is to be said about it.
+#[derive(Default)]
+struct Given {
+    values: BTreeMap<String, (String, Place)>,
+    warnings: Vec<String>,
+}
+
+impl Given {
+    fn read(&mut self, source: Source<'_>) -> Result<(), ConfigError> {
+        let place = |line| Place::File { path: source.path.to_owned(), line };
+        let properties = properties::parse(source.text).map_err(|malformed| ConfigError {
+            place: place(malformed.line),
+            name: "properties file".to_owned(),
+            value: None,
+            reason: malformed.reason.to_owned(),
+        })?;
+        let mut lines: HashMap<String, usize> = HashMap::new();
+        for property in properties {
+            if let Some(earlier) = lines.insert(property.name.clone(), property.line) {
+                self.warnings.push(format!(
+                    "{}: {} was already set in line {earlier}; this one counts",
+                    place(property.line),
+                    property.name
+                ));
+            }
+            self.values.insert(property.name, (property.value, place(property.line)));
+        }
+        Ok(())
+    }
+
+    fn check(mut self) -> Result<Loaded, ConfigError> {
+        let mut settings = Settings::default();
+        for (name, (text, place)) in &self.values {
+            match broker_table::find(name) {
+                Some(definition) => {
+                    let value = definition.parse(text).map_err(|_| self.invalid(definition))?;
+                    settings.set(definition.name, value);
+                }
+                None => match absent::judge(name) {
+                    Absent::Refused { harmless, .. } if harmless.contains(&text.trim()) => {}
+                    Absent::Refused { reason, .. } => return Err(self.error(name, reason)),
+                    Absent::Ignored(reason) => {
+                        self.warnings.push(format!("{place}: {name} is ignored: {reason}"));
+                    }
+                },
+            }
+        }
+        let config = self.build(settings)?;
+        if config.settings.given("log.dirs").is_none() && config.settings.given("log.dir").is_none() {
+            let line =
+                "log.dirs is not set: data goes to /tmp/kafka-logs, which many systems empty when they start";
+            self.warnings.push(line.to_owned());
+        }
+        Ok(Loaded { config, warnings: self.warnings })
+    }
+
+    fn build(&self, settings: Settings) -> Result<BrokerConfig, ConfigError> {
+        let s = &settings;
+        let node_id = self.node_id(s)?;
+        self.check_roles(s)?;
+        let (log_dirs, metadata_log_dir) = self.directories(s)?;
+        let Listeners { listeners, controller_listeners, inter_broker } = self.listeners(s)?;
+        self.check_quorum(s, node_id, &controller_listeners)?;
+        self.check_ranges(s)?;
+        let none = Overrides::new();
+        let levels = Levels { broker: &none, cluster: &none, fixed: s };
+        let log = levels.log_config(&none);
+        if log.min_compaction_lag_ms > log.max_compaction_lag_ms {
+            return Err(self.error(
+                "log.cleaner.min.compaction.lag.ms",
+                "above log.cleaner.max.compaction.lag.ms; wanted: at most that",
+            ));
+        }
+        let overrides = s.text("max.connections.per.ip.overrides").unwrap_or_default();
+        if parse_ip_limits(&overrides).is_none() {
+            return Err(self.error(
+                "max.connections.per.ip.overrides",
+                "wanted: address:count pairs with commas between, the addresses as numbers",
+            ));
+        }
+        let connection_limits = levels.connection_limits();
+        if connection_limits.per_ip == 0 && connection_limits.per_ip_overrides.is_empty() {
+            return Err(self.error(
+                "max.connections.per.ip",
+                "0 shuts everyone out; wanted: at least 1, or max.connections.per.ip.overrides beside it",
+            ));
+        }
+        let buffer = |name: &str| u32::try_from(s.integer(name)).ok().filter(|bytes| *bytes > 0);
+        Ok(BrokerConfig {
+            node_id,
+            rack: s.text("broker.rack").filter(|rack| !rack.is_empty()),
+            log_dirs,
+            metadata_log_dir,
+            listeners,
+            controller_listeners,
+            inter_broker_listener: inter_broker,
+            socket_send_buffer_bytes: buffer("socket.send.buffer.bytes"),
+            socket_receive_buffer_bytes: buffer("socket.receive.buffer.bytes"),
+            socket_request_bytes_max: s.number("socket.request.max.bytes"),
+            socket_listen_backlog: s.number("socket.listen.backlog.size"),
+            connection_limits,
+            connections_idle_ms_max: u64::try_from(s.integer("connections.max.idle.ms")).ok(),
+            fetch_bytes_max: s.number("fetch.max.bytes"),
+            fetch_session_slots_max: s.number("max.incremental.fetch.session.cache.slots"),
+            describe_partitions_max: s.number("max.request.partition.size.limit"),
+            auto_create_topics: s.flag("auto.create.topics.enable"),
+            delete_topics: s.flag("delete.topic.enable"),
+            num_partitions: s.number("num.partitions"),
+            default_replication_factor: s.number("default.replication.factor"),
+            log,
+            retention_check_interval_ms: s.number("log.retention.check.interval.ms"),
+            log_initial_task_delay_ms: s.number("log.initial.task.delay.ms"),
+            flush_check_interval_ms: s.number("log.flush.scheduler.interval.ms"),
+            recovery_point_checkpoint_interval_ms: s.number("log.flush.offset.checkpoint.interval.ms"),
+            log_start_offset_checkpoint_interval_ms: s
+                .number("log.flush.start.offset.checkpoint.interval.ms"),
+            high_watermark_checkpoint_interval_ms: s.number("replica.high.watermark.checkpoint.interval.ms"),
+            producer_id_expiration_ms: s.integer("producer.id.expiration.ms"),
+            producer_id_expiration_check_interval_ms: s.number("producer.id.expiration.check.interval.ms"),
+            groups: group_settings(s),
+            shards: Some(s.number::<u16>("kuring.shards")).filter(|shards| *shards > 0),
+            cpus: self.cpus(s)?,
+            durability: match s.text("kuring.durability").as_deref() {
+                Some("fsync") => Durability::Fsync,
+                _ => Durability::PageCache,
+            },
+            unflushed_bytes_max: s.number("kuring.unflushed.bytes"),
+            file_threads: s.number("kuring.file.threads"),
+            open_files_max: Some(s.number::<usize>("kuring.open.files")).filter(|files| *files > 0),
+            receive_bytes_max: s.number("kuring.memory.receive.bytes"),
+            connection_bytes_max: s.number("kuring.memory.connection.bytes"),
+            watchdog_stall_ms: s.number("kuring.watchdog.stall.ms"),
+            settings,
+        })
+    }
+
+    fn node_id(&self, s: &Settings) -> Result<BrokerId, ConfigError> {
+        let number = |name: &str| match s.given(name) {
+            Some(super::define::Value::Integer(number)) => i32::try_from(*number).ok(),
+            _ => None,
+        };
+        match (number("node.id"), number("broker.id").filter(|id| *id >= 0)) {
+            (Some(node), Some(broker)) if node != broker => {
+                Err(self
+                    .error("broker.id", "differs from node.id; wanted: the same number, or node.id alone"))
+            }
+            (Some(id), _) | (None, Some(id)) => Ok(BrokerId(id)),
+            (None, None) => Err(self.error("node.id", "missing; wanted: the number of this node, from 0")),
+        }
+    }
+
+    fn check_roles(&self, s: &Settings) -> Result<(), ConfigError> {
+        let roles = s.list("process.roles").unwrap_or_default();
+        match ["broker", "controller"].iter().all(|role| roles.iter().any(|given| given == role)) {
+            true => Ok(()),
+            false => Err(self.error(
+                "process.roles",
+                "a node with one role only needs a cluster, which this version does not form; wanted: broker,controller",
+            )),
+        }
+    }
+
+    fn directories(&self, s: &Settings) -> Result<(Vec<PathBuf>, PathBuf), ConfigError> {
+        let name = if s.given("log.dirs").is_some() { "log.dirs" } else { "log.dir" };
+        let mut directories: Vec<PathBuf> = Vec::new();
+        for text in s.list(name).unwrap_or_default() {
+            let directory = PathBuf::from(text);
+            if !directories.contains(&directory) {
+                directories.push(directory);
+            }
+        }
+        let metadata = match s.text("metadata.log.dir") {
+            Some(text) if text.is_empty() => {
+                return Err(self.error("metadata.log.dir", "wanted: the path of a directory"));
+            }
+            Some(text) => PathBuf::from(text),
+            None => match directories.first() {
+                Some(first) => first.clone(),
+                None => return Err(self.error(name, "wanted: the path of at least one directory")),
+            },
+        };
+        Ok((directories, metadata))
+    }
+
+    fn listeners(&self, s: &Settings) -> Result<Listeners, ConfigError> {
+        ListenerTexts {
+            listeners: &s.list("listeners").unwrap_or_default(),
+            advertised: s.list("advertised.listeners").as_deref(),
+            protocol_map: &s.text("listener.security.protocol.map").unwrap_or_default(),
+            protocol_map_is_set: s.given("listener.security.protocol.map").is_some(),
+            controller_names: &s.list("controller.listener.names").unwrap_or_default(),
+            inter_broker_name: s.text("inter.broker.listener.name").as_deref(),
+            inter_broker_protocol: &s.text("security.inter.broker.protocol").unwrap_or_default(),
+            inter_broker_protocol_is_set: s.given("security.inter.broker.protocol").is_some(),
+        }
+        .check()
+        .map_err(|fault| self.error(fault.name, &fault.reason))
+    }
+
+    /// Until clusters come, the quorum may consist of this node only.
+    fn check_quorum(
+        &self,
+        s: &Settings,
+        node: BrokerId,
+        controllers: &[Listener],
+    ) -> Result<(), ConfigError> {
+        const VOTERS: &str = "controller.quorum.voters";
+        const SERVERS: &str = "controller.quorum.bootstrap.servers";
+        let alone = "this version runs a single node and cannot join others; wanted: this node only";
+        for voter in s.list(VOTERS).unwrap_or_default() {
+            let parsed = voter.split_once('@').and_then(|(id, address)| {
+                let (host, port) = address.rsplit_once(':')?;
+                Some((id.parse::<i32>().ok()?, host, port.parse::<u16>().ok()?))
+            });
+            match parsed {
+                None => return Err(self.error(VOTERS, &format!("{voter:?} is not id@host:port"))),
+                Some((id, ..)) if id != node.0 => {
+                    return Err(self.error(VOTERS, &format!("{voter} is not this node, {node}: {alone}")));
+                }
+                Some(_) => {}
+            }
+        }
+        let servers = s.list(SERVERS).unwrap_or_default();
+        for server in &servers {
+            let port = server.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
+            match port {
+                None => return Err(self.error(SERVERS, &format!("{server:?} is not host:port"))),
+                Some(port)
+                    if !controllers.is_empty()
+                        && controllers.iter().all(|listener| listener.port != port) =>
+                {
+                    let reason = format!("{server} is no controller listener of this node: {alone}");
+                    return Err(self.error(SERVERS, &reason));
+                }
+                Some(_) => {}
+            }
+        }
+        match servers.len() {
+            0 | 1 => Ok(()),
+            _ => Err(self.error(SERVERS, alone)),
+        }
+    }
+
+    /// Ranges that Kafka leaves open in its definitions and checks elsewhere, or not at all.
+    fn check_ranges(&self, s: &Settings) -> Result<(), ConfigError> {
+        const ONE_OR_MORE: &[&str] = &[
+            "log.roll.ms",
+            "log.flush.scheduler.interval.ms",
+            "replica.high.watermark.checkpoint.interval.ms",
+            "group.min.session.timeout.ms",
+            "group.max.session.timeout.ms",
+        ];
+        const ZERO_OR_MORE: &[&str] = &[
+            "log.roll.jitter.ms",
+            "log.flush.interval.ms",
+            "group.initial.rebalance.delay.ms",
+            "offset.metadata.max.bytes",
+        ];
+        let below = |name: &&&str, low: i64| match s.value(name) {
+            super::define::Value::Integer(number) => number < low,
+            _ => false,
+        };
+        if let Some(name) = ONE_OR_MORE.iter().find(|name| below(name, 1)) {
+            return Err(self.error(name, "wanted: a whole number from 1"));
+        }
+        if let Some(name) = ZERO_OR_MORE.iter().find(|name| below(name, 0)) {
+            return Err(self.error(name, "wanted: a whole number from 0"));
+        }
+        for name in ["log.retention.ms", "log.retention.minutes", "log.retention.hours"] {
+            if s.value(name) == super::define::Value::Integer(0) {
+                return Err(self.error(name, "wanted: a whole number from 1, or -1 to keep records for ever"));
+            }
+        }
+        for name in ["socket.send.buffer.bytes", "socket.receive.buffer.bytes"] {
+            if s.integer(name) < -1 || s.integer(name) == 0 {
+                return Err(self.error(name, "wanted: a whole number from 1, or -1 for the system's choice"));
+            }
+        }
+        if s.integer("group.min.session.timeout.ms") > s.integer("group.max.session.timeout.ms") {
+            return Err(self.error("group.min.session.timeout.ms", "above group.max.session.timeout.ms"));
+        }
+        if !(1..=i64::from(i16::MAX)).contains(&s.integer("default.replication.factor")) {
+            return Err(self.error("default.replication.factor", "wanted: a whole number from 1 to 32767"));
+        }
+        Ok(())
+    }
+
+    fn cpus(&self, s: &Settings) -> Result<Option<Vec<usize>>, ConfigError> {
+        let text = s.text("kuring.cpus").unwrap_or_default();
+        if text.is_empty() {
+            return Ok(None);
+        }
+        match parse_cpus(&text) {
+            Some(cpus) => Ok(Some(cpus)),
+            None => Err(self.error("kuring.cpus", "wanted: cores and ranges of cores, as in 0-3,8")),
+        }
+    }
+
+    fn invalid(&self, definition: &Definition) -> ConfigError {
+        self.error(definition.name, &format!("wanted: {}", definition.wanted()))
+    }
+
+    fn error(&self, name: &str, reason: &str) -> ConfigError {
+        let (value, place) = match self.values.get(name) {
+            Some((value, place)) => (Some(value.clone()), place.clone()),
+            None => (None, Place::NotSet),
+        };
+        // What may hold a password is not shown.
+        let is_secret = ["password", "secret", "jaas", "key"].iter().any(|word| name.contains(word));
+        let value = value.map(|value| if is_secret { "[hidden]".to_owned() } else { value });
+        ConfigError { place, name: name.to_owned(), value, reason: reason.to_owned() }
+    }
+}
+
+fn group_settings(s: &Settings) -> GroupSettings {
+    const MINUTE_MS: i64 = 60_000;
+    GroupSettings {
+        session_timeout_ms_min: s.number("group.min.session.timeout.ms"),
+        session_timeout_ms_max: s.number("group.max.session.timeout.ms"),
+        initial_rebalance_delay_ms: s.number("group.initial.rebalance.delay.ms"),
+        members_max: s.number("group.max.size"),
+        offset_metadata_bytes_max: s.number("offset.metadata.max.bytes"),
+        offsets_commit_timeout_ms: s.number("offsets.commit.timeout.ms"),
+        offsets_retention_ms: s.integer("offsets.retention.minutes") * MINUTE_MS,
+        offsets_retention_check_interval_ms: s.integer("offsets.retention.check.interval.ms"),
+        offsets_topic_partitions: s.number("offsets.topic.num.partitions"),
+        offsets_topic_replication_factor: s.number("offsets.topic.replication.factor"),
+        offsets_topic_segment_bytes: s.number("offsets.topic.segment.bytes"),
+    }
+}
+
+/// `address:count` pairs; an IPv6 address may stand in brackets. `None` if it is anything else.
+pub(super) fn parse_ip_limits(text: &str) -> Option<BTreeMap<IpAddr, u32>> {
+    let mut limits = BTreeMap::new();
+    for pair in text.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
+        let (address, count) = pair.rsplit_once(':')?;
+        let address = address.trim().trim_start_matches('[').trim_end_matches(']');
+        let count: i32 = count.trim().parse().ok()?;
+        limits.insert(address.parse().ok()?, u32::try_from(count).ok()?);
+    }
+    Some(limits)
+}
+
+/// `0-3,8` as the sorted cores; `None` if it is anything else.
+fn parse_cpus(text: &str) -> Option<Vec<usize>> {
+    const CPUS_MAX: usize = 4096;
+    let mut cpus = std::collections::BTreeSet::new();
+    for part in text.split(',').map(str::trim) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (first.trim().parse::<usize>().ok()?, last.trim().parse::<usize>().ok()?);
+        if first > last || last >= CPUS_MAX {
+            return None;
+        }
+        cpus.extend(first..=last);
+    }
+    Some(cpus.into_iter().collect())
+}

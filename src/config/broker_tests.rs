@@ -1,0 +1,223 @@
+//! What a file and the command line make of a broker.
+
+use super::*;
+
+/// The least that a file must say.
+const LEAST: &str = "node.id=7\nlog.dirs=/data\n";
+
+fn load(text: &str) -> Result<Loaded, ConfigError> {
+    BrokerConfig::load(Some(Source { path: "server.properties", text: &format!("{LEAST}{text}") }), &[])
+}
+
+fn config(text: &str) -> BrokerConfig {
+    load(text).unwrap().config
+}
+
+fn warnings(text: &str) -> Vec<String> {
+    load(text).unwrap().warnings
+}
+
+fn refusal(text: &str) -> String {
+    match load(text) {
+        Ok(_) => "none".to_owned(),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn without_a_file_the_broker_fits_a_laptop() {
+    let Loaded { config, warnings } = BrokerConfig::load(None, &[]).unwrap();
+    assert!(warnings.is_empty(), "{warnings:?}");
+    assert_eq!(config.node_id.0, 1);
+    assert_eq!(config.log_dirs, [std::path::PathBuf::from("./kuring-data")]);
+    assert_eq!((config.listeners[0].host.as_str(), config.listeners[0].port), ("127.0.0.1", 9092));
+    assert_eq!(config.groups.offsets_topic_replication_factor, 1);
+    assert_eq!(config.log.min_insync_replicas, 1);
+    assert!(config.auto_create_topics);
+    assert_eq!(config.durability, Durability::PageCache);
+}
+
+#[test]
+fn with_a_file_kafkas_defaults_hold() {
+    let config = config("");
+    assert_eq!(config.groups.offsets_topic_replication_factor, 3);
+    assert_eq!((config.listeners[0].host.as_str(), config.listeners[0].port), ("", 9092));
+    assert_eq!(config.log, LogConfig::default());
+    assert_eq!(config.socket_request_bytes_max, 104_857_600);
+    assert_eq!(config.connections_idle_ms_max, Some(600_000));
+    assert_eq!(config.groups.offsets_retention_ms, 7 * 24 * 3_600_000);
+}
+
+#[test]
+fn the_command_line_wins_over_the_file() {
+    let overrides = [("num.partitions".to_owned(), "4".to_owned())];
+    let source = Source { path: "f", text: "node.id=1\nlog.dirs=d\nnum.partitions=2" };
+    assert_eq!(BrokerConfig::load(Some(source), &overrides).unwrap().config.num_partitions, 4);
+    let wrong = [("num.partitions".to_owned(), "0".to_owned())];
+    let error = BrokerConfig::load(Some(source), &wrong).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "--set: num.partitions = \"0\": wanted: a whole number from 1 to 2147483647"
+    );
+}
+
+#[test]
+fn a_wrong_value_names_file_line_property_and_what_is_wanted() {
+    assert_eq!(
+        refusal("\n# more\nnum.partitions = many"),
+        "server.properties:5: num.partitions = \"many\": wanted: a whole number from 1 to 2147483647"
+    );
+    assert!(
+        refusal("compression.type=brotli")
+            .ends_with("wanted: one of: uncompressed, zstd, lz4, snappy, gzip, producer")
+    );
+    assert!(refusal("auto.create.topics.enable=yes").ends_with("wanted: true or false"));
+    assert!(refusal("kuring.durability=often").ends_with("wanted: one of: page-cache, fsync"));
+    assert!(refusal("a=\\u12").starts_with("server.properties:3: "));
+}
+
+#[test]
+fn a_property_that_kuring_lacks_gets_one_warning() {
+    assert_eq!(
+        warnings("num.io.threads=8\nfoo.bar=1"),
+        [
+            "server.properties:4: foo.bar is ignored: kuring does not know this property",
+            "server.properties:3: num.io.threads is ignored: kuring has no such thread pool: kuring.shards and \
+         kuring.file.threads take their place",
+        ]
+    );
+}
+
+#[test]
+fn a_property_given_twice_gets_a_warning_and_the_last_counts() {
+    let loaded = load("num.partitions=2\nnum.partitions=3").unwrap();
+    assert_eq!(loaded.config.num_partitions, 3);
+    assert_eq!(
+        loaded.warnings,
+        ["server.properties:4: num.partitions was already set in line 3; this one counts"]
+    );
+}
+
+#[test]
+fn what_would_leave_the_broker_open_stops_the_start() {
+    for text in [
+        "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "ssl.keystore.location=/etc/ks",
+        "sasl.enabled.mechanisms=PLAIN",
+        "super.users=User:admin",
+        "listeners=SASL_SSL://:9092",
+        "listeners=X://:9092\nlistener.security.protocol.map=X:SSL",
+        "security.inter.broker.protocol=SSL",
+        "listener.name.x.ssl.client.auth=required",
+        "create.topic.policy.class.name=a.B",
+        "remote.log.storage.system.enable=true",
+        "kuring.durabilty=fsync",
+    ] {
+        assert!(refusal(text).starts_with("server.properties:"), "{text}: {}", refusal(text));
+    }
+}
+
+#[test]
+fn the_same_properties_with_values_that_ask_for_nothing_pass() {
+    let text = "authorizer.class.name=\nallow.everyone.if.no.acl.found=true\nconnections.max.reauth.ms=0\n\
+                security.inter.broker.protocol=PLAINTEXT\nremote.log.storage.system.enable=false";
+    assert_eq!(warnings(text), Vec::<String>::new());
+}
+
+#[test]
+fn a_password_is_not_shown() {
+    let text = refusal("ssl.keystore.password=hunter2");
+    assert!(text.contains("[hidden]") && !text.contains("hunter2"), "{text}");
+}
+
+#[test]
+fn the_node_needs_a_number() {
+    let error = BrokerConfig::load(Some(Source { path: "f", text: "log.dirs=d" }), &[]).unwrap_err();
+    assert_eq!(error.to_string(), "configuration: node.id: missing; wanted: the number of this node, from 0");
+    let old = BrokerConfig::load(Some(Source { path: "f", text: "broker.id=3" }), &[]).unwrap();
+    assert_eq!(old.config.node_id.0, 3);
+    assert!(refusal("broker.id=3").contains("differs from node.id"));
+}
+
+#[test]
+fn a_single_node_kraft_file_is_taken_as_it_is() {
+    let config = config(
+        "process.roles=broker,controller\nlisteners=PLAINTEXT://:9092,CONTROLLER://:9093\n\
+         inter.broker.listener.name=PLAINTEXT\nadvertised.listeners=PLAINTEXT://localhost:9092\n\
+         controller.listener.names=CONTROLLER\ncontroller.quorum.bootstrap.servers=localhost:9093\n\
+         listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL\n",
+    );
+    assert_eq!(config.listeners.len(), 1);
+    assert_eq!(config.controller_listeners.len(), 1);
+}
+
+#[test]
+fn a_quorum_of_several_nodes_is_refused_by_name() {
+    assert!(refusal("controller.quorum.voters=7@a:9093,8@b:9093").contains("8@b:9093 is not this node, 7"));
+    assert!(refusal("controller.quorum.bootstrap.servers=a:9093,b:9093").contains("single node"));
+    assert!(refusal("process.roles=broker").contains("wanted: broker,controller"));
+}
+
+#[test]
+fn named_listeners_have_endpoints_of_their_own() {
+    let config = config(
+        "listeners=IN://127.0.0.1:9092,OUT://0.0.0.0:9094\nadvertised.listeners=IN://10.0.0.1:9092,OUT://kafka.example:9094\n\
+         listener.security.protocol.map=IN:PLAINTEXT,OUT:PLAINTEXT\ninter.broker.listener.name=IN",
+    );
+    let out = config.listener(&ListenerName::new("out")).unwrap();
+    assert_eq!(
+        out.advertised_endpoint(9094, "box"),
+        Some(Endpoint { host: "kafka.example".into(), port: 9094 })
+    );
+    assert_eq!(config.inter_broker_listener.as_str(), "IN");
+}
+
+#[test]
+fn retention_is_read_in_its_most_precise_unit() {
+    assert_eq!(config("log.retention.hours=2").log.retention_ms, 2 * 3_600_000);
+    assert_eq!(config("log.retention.hours=2\nlog.retention.minutes=3").log.retention_ms, 180_000);
+    assert_eq!(config("log.retention.hours=2\nlog.retention.ms=5").log.retention_ms, 5);
+    assert_eq!(config("log.retention.hours=-1").log.retention_ms, -1);
+    assert!(refusal("log.retention.hours=0").contains("from 1, or -1"));
+    assert_eq!(config("log.roll.hours=1").log.segment_ms, 3_600_000);
+    assert_eq!(config("log.flush.scheduler.interval.ms=50").log.flush_ms, 50);
+}
+
+#[test]
+fn limits_per_address_are_read() {
+    let limits = config("max.connections.per.ip.overrides=127.0.0.1:5, [::1]:6").connection_limits;
+    assert_eq!(limits.of("127.0.0.1".parse().unwrap()), 5);
+    assert_eq!(limits.of("::1".parse().unwrap()), 6);
+    assert_eq!(limits.of("10.0.0.1".parse().unwrap()), i32::MAX as u32);
+    assert!(refusal("max.connections.per.ip.overrides=a:5").contains("address:count"));
+    assert!(refusal("max.connections.per.ip=0").contains("shuts everyone out"));
+}
+
+#[test]
+fn cores_are_read_as_a_list_of_ranges() {
+    assert_eq!(config("kuring.cpus=0-2,5").cpus, Some(vec![0, 1, 2, 5]));
+    assert_eq!(config("").cpus, None);
+    assert!(refusal("kuring.cpus=3-1").contains("as in 0-3,8"));
+}
+
+#[test]
+fn without_log_dirs_the_default_place_is_warned_about() {
+    let loaded = BrokerConfig::load(Some(Source { path: "f", text: "node.id=1" }), &[]).unwrap();
+    assert_eq!(loaded.config.log_dirs, [std::path::PathBuf::from("/tmp/kafka-logs")]);
+    assert!(loaded.warnings[0].contains("/tmp/kafka-logs"));
+}
+
+#[test]
+fn dynamic_values_win_over_the_file_and_a_topics_own_over_all() {
+    let config = config("log.retention.ms=1\nmessage.max.bytes=100\nmax.connections=5");
+    let map = |name: &str, value: &str| Overrides::from([(name.to_owned(), value.to_owned())]);
+    let (none, cluster, broker) =
+        (Overrides::new(), map("log.retention.ms", "2"), map("log.retention.ms", "3"));
+    let topic = map("retention.ms", "4");
+    assert_eq!(config.levels(&none, &none).log_config(&none).retention_ms, 1);
+    assert_eq!(config.levels(&none, &cluster).log_config(&none).retention_ms, 2);
+    assert_eq!(config.levels(&broker, &cluster).log_config(&none).retention_ms, 3);
+    assert_eq!(config.levels(&broker, &cluster).log_config(&topic).retention_ms, 4);
+    assert_eq!(config.levels(&none, &none).log_config(&none).max_message_bytes, 100);
+    assert_eq!(config.levels(&none, &map("max.connections", "9")).connection_limits().total, 9);
+}

@@ -1,0 +1,131 @@
+//! The values that were given for broker properties, and the levels on which they may be given: a topic's
+//! own overrides aside, a broker's dynamic values win over the dynamic defaults of all brokers, these over
+//! the file, and the file over Kafka's default (KIP-226).
+
+use super::broker_table;
+use super::define::Value;
+use super::log_table::LogConfigSource;
+use super::{ConnectionLimits, LogConfig};
+use std::collections::BTreeMap;
+
+/// Values of one level by name, as the metadata log keeps them.
+pub type Overrides = BTreeMap<String, String>;
+
+/// What the file and the command line set, checked.
+#[derive(Clone, PartialEq, Default, Debug)]
+pub struct Settings(BTreeMap<&'static str, Value>);
+
+impl Settings {
+    pub(super) fn set(&mut self, name: &'static str, value: Value) {
+        self.0.insert(name, value);
+    }
+
+    /// The value if it was set.
+    pub fn given(&self, name: &str) -> Option<&Value> {
+        self.0.get(name)
+    }
+
+    /// The value that was set, else the default.
+    pub fn value(&self, name: &str) -> Value {
+        match self.given(name) {
+            Some(value) => value.clone(),
+            None => default_of(name),
+        }
+    }
+
+    pub(super) fn flag(&self, name: &str) -> bool {
+        match self.value(name) {
+            Value::Boolean(flag) => flag,
+            other => panic!("{name} is {other:?} in the table, not a boolean"),
+        }
+    }
+
+    pub(super) fn integer(&self, name: &str) -> i64 {
+        match self.value(name) {
+            Value::Integer(number) => number,
+            other => panic!("{name} is {other:?} in the table, not a number"),
+        }
+    }
+
+    /// For properties whose definition bounds them to the range of `T`.
+    pub(super) fn number<T: TryFrom<i64>>(&self, name: &str) -> T {
+        let number = self.integer(name);
+        match T::try_from(number) {
+            Ok(number) => number,
+            Err(_) => panic!("the definition of {name} lets {number} pass"),
+        }
+    }
+
+    pub(super) fn text(&self, name: &str) -> Option<String> {
+        match self.value(name) {
+            Value::Null => None,
+            Value::String(text) => Some(text),
+            other => panic!("{name} is {other:?} in the table, not a text"),
+        }
+    }
+
+    pub(super) fn list(&self, name: &str) -> Option<Vec<String>> {
+        match self.value(name) {
+            Value::Null => None,
+            Value::List(items) => Some(items),
+            other => panic!("{name} is {other:?} in the table, not a list"),
+        }
+    }
+}
+
+fn default_of(name: &str) -> Value {
+    match broker_table::find(name) {
+        Some(definition) => definition.default_value(),
+        None => panic!("{name} is not in the table of broker properties"),
+    }
+}
+
+/// The levels below a topic's own overrides, for one broker.
+#[derive(Clone, Copy, Debug)]
+pub struct Levels<'a> {
+    /// Dynamic values of this broker.
+    pub broker: &'a Overrides,
+    /// Dynamic defaults of all brokers.
+    pub cluster: &'a Overrides,
+    /// The file and the command line.
+    pub fixed: &'a Settings,
+}
+
+impl Levels<'_> {
+    /// The value that counts. A dynamic value was checked before it was stored; one that is refused all
+    /// the same (it was stored by a version that knew more) counts as not given.
+    pub fn value(&self, name: &str) -> Value {
+        match self.given(name) {
+            Some(value) => value,
+            None => default_of(name),
+        }
+    }
+
+    fn given(&self, name: &str) -> Option<Value> {
+        let dynamic = |level: &Overrides| broker_table::find(name)?.parse(level.get(name)?).ok();
+        dynamic(self.broker).or_else(|| dynamic(self.cluster)).or_else(|| self.fixed.given(name).cloned())
+    }
+
+    /// The settings of a topic with these overrides.
+    pub fn log_config(&self, topic: &Overrides) -> LogConfig {
+        LogConfigSource { topic, levels: *self }.build()
+    }
+
+    /// The limits on connections.
+    pub fn connection_limits(&self) -> ConnectionLimits {
+        let limit = |name| match self.value(name) {
+            Value::Integer(number) => u32::try_from(number).unwrap_or(0),
+            other => panic!("{name} is {other:?} in the table, not a number"),
+        };
+        let overrides = match self.value("max.connections.per.ip.overrides") {
+            Value::String(text) => super::broker::parse_ip_limits(&text).unwrap_or_default(),
+            _ => BTreeMap::new(),
+        };
+        ConnectionLimits {
+            total: limit("max.connections"),
+            per_ip: limit("max.connections.per.ip"),
+            per_ip_overrides: overrides,
+            creation_per_second: limit("max.connection.creation.rate"),
+        }
+    }
+}
