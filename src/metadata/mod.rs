@@ -1,1 +1,30 @@
-//! (being written)
+//! The cluster's metadata without IO: the image every shard reads, the records that change it, and the
+//! controller that turns commands into records. `raft` orders and stores the records.
+//!
+//! Lives on shard 0 ([`State`], [`Controller`]); only the immutable [`Image`] goes to the other shards.
+//! Only [`State::apply`] changes state: the controller looks at an image and proposes records, it never
+//! acts. `docs/METADATA.md` maps each record to its Kafka and its ZooKeeper ancestor.
+
+mod assignment;
+mod changes;
+mod codec;
+mod command;
+mod controller;
+mod image;
+mod names;
+mod record;
+mod sorted_map;
+mod state;
+
+pub use changes::Changes;
+pub use codec::{DecodeError, Reader, Writer, decode_records, encode_records};
+pub use command::{
+    AlterConfigs, Command, CommandKind, ConfigChange, ConfigEdit, ConfigOp, CreatePartitions, CreateTopics,
+    CreatedTopic, DeleteTopics, DeletedTopic, MorePartitions, NewTopic, ProducerIdBlock, Refusal,
+    RegisterBroker, Response, TopicRef,
+};
+pub use controller::{ConfigRules, Controller, ControllerSettings, IdSource, Outcome};
+pub use image::{BrokerImage, ConfigResource, Endpoint, Image, Overrides, PartitionImage, TopicImage};
+pub use names::{TopicNameError, check_topic_name, is_internal_topic};
+pub use record::{PartitionChange, Record};
+pub use state::{ApplyError, State};

@@ -1,0 +1,252 @@
+//! What the controller is asked to do, and what it answers: plain data that may cross shards.
+//!
+//! One command becomes one entry of the metadata log, whole or not at all.
+
+use uuid::Uuid;
+
+use super::image::{ConfigResource, Endpoint};
+use crate::base::{BrokerEpoch, BrokerId, PartitionIndex, ProducerId, TopicId, TopicName};
+use crate::wire::ErrorCode;
+
+/// An error code of the protocol with the text that goes beside it.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{code:?}: {message}")]
+pub struct Refusal {
+    pub code: ErrorCode,
+    pub message: String,
+}
+
+impl Refusal {
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+}
+
+/// A change that somebody wants.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Command {
+    RegisterBroker(RegisterBroker),
+    FenceBroker { id: BrokerId, epoch: BrokerEpoch },
+    UnfenceBroker { id: BrokerId, epoch: BrokerEpoch },
+    CreateTopics(CreateTopics),
+    DeleteTopics(DeleteTopics),
+    CreatePartitions(CreatePartitions),
+    AlterConfigs(AlterConfigs),
+    AllocateProducerIds { broker: BrokerId, epoch: BrokerEpoch },
+}
+
+/// The kinds of commands, for statistics.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum CommandKind {
+    RegisterBroker,
+    FenceBroker,
+    UnfenceBroker,
+    CreateTopics,
+    DeleteTopics,
+    CreatePartitions,
+    AlterConfigs,
+    AllocateProducerIds,
+}
+
+impl CommandKind {
+    pub const ALL: [CommandKind; 8] = [
+        CommandKind::RegisterBroker,
+        CommandKind::FenceBroker,
+        CommandKind::UnfenceBroker,
+        CommandKind::CreateTopics,
+        CommandKind::DeleteTopics,
+        CommandKind::CreatePartitions,
+        CommandKind::AlterConfigs,
+        CommandKind::AllocateProducerIds,
+    ];
+}
+
+impl Command {
+    pub fn kind(&self) -> CommandKind {
+        match self {
+            Command::RegisterBroker(_) => CommandKind::RegisterBroker,
+            Command::FenceBroker { .. } => CommandKind::FenceBroker,
+            Command::UnfenceBroker { .. } => CommandKind::UnfenceBroker,
+            Command::CreateTopics(_) => CommandKind::CreateTopics,
+            Command::DeleteTopics(_) => CommandKind::DeleteTopics,
+            Command::CreatePartitions(_) => CommandKind::CreatePartitions,
+            Command::AlterConfigs(_) => CommandKind::AlterConfigs,
+            Command::AllocateProducerIds { .. } => CommandKind::AllocateProducerIds,
+        }
+    }
+}
+
+/// A broker process announces itself (BrokerRegistration, KIP-631).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RegisterBroker {
+    pub id: BrokerId,
+    /// Of the cluster the broker believes to be in.
+    pub cluster_id: String,
+    /// Chosen by the process when it started.
+    pub incarnation: Uuid,
+    pub endpoints: Vec<Endpoint>,
+    pub rack: Option<String>,
+    pub log_dirs: Vec<Uuid>,
+    /// Whether it waits for [`Command::UnfenceBroker`] before it leads.
+    pub fenced: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct CreateTopics {
+    pub topics: Vec<NewTopic>,
+    /// Answers as if, changes nothing.
+    pub validate_only: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NewTopic {
+    pub name: String,
+    /// -1: the controller's default, or `assignment` says it.
+    pub partitions: i32,
+    /// -1: the controller's default, or `assignment` says it.
+    pub replication_factor: i16,
+    /// Replicas by partition; empty: the controller chooses.
+    pub assignment: Vec<(PartitionIndex, Vec<BrokerId>)>,
+    pub configs: Vec<(String, Option<String>)>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CreatedTopic {
+    pub id: TopicId,
+    pub partitions: i32,
+    pub replication_factor: i16,
+}
+
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct DeleteTopics {
+    pub topics: Vec<TopicRef>,
+}
+
+/// A topic, named one way or the other.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum TopicRef {
+    Name(String),
+    Id(TopicId),
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeletedTopic {
+    pub name: TopicName,
+    pub id: TopicId,
+}
+
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct CreatePartitions {
+    pub topics: Vec<MorePartitions>,
+    /// Answers as if, changes nothing.
+    pub validate_only: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MorePartitions {
+    pub name: String,
+    /// How many partitions the topic is to have in all.
+    pub count: i32,
+    /// Replicas of each new partition; `None`: the controller chooses.
+    pub assignment: Option<Vec<Vec<BrokerId>>>,
+}
+
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct AlterConfigs {
+    pub changes: Vec<ConfigChange>,
+    /// Answers as if, changes nothing.
+    pub validate_only: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ConfigChange {
+    pub resource: ConfigResource,
+    pub edit: ConfigEdit,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ConfigEdit {
+    /// These and no others (AlterConfigs).
+    Replace(Vec<(String, String)>),
+    /// One after the other on what is set now (IncrementalAlterConfigs, KIP-339).
+    Incremental(Vec<(String, ConfigOp)>),
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ConfigOp {
+    Set(String),
+    Delete,
+    /// Adds the elements of a comma-separated list that are not there yet.
+    Append(String),
+    /// Takes the elements of a comma-separated list away.
+    Subtract(String),
+}
+
+/// A range of producer ids that nobody else was given.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ProducerIdBlock {
+    pub first: ProducerId,
+    pub count: u32,
+}
+
+/// The answers, in the order of the request; a thing asked for twice is answered once.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Response {
+    BrokerRegistered { epoch: BrokerEpoch },
+    Done,
+    TopicsCreated(Vec<(String, Result<CreatedTopic, Refusal>)>),
+    TopicsDeleted(Vec<(TopicRef, Result<DeletedTopic, Refusal>)>),
+    PartitionsCreated(Vec<(String, Result<(), Refusal>)>),
+    ConfigsAltered(Vec<(ConfigResource, Result<(), Refusal>)>),
+    ProducerIds(ProducerIdBlock),
+}
+
+/// Each takes the one variant that the command's kind is answered with.
+impl Response {
+    pub fn topics_created(self) -> Vec<(String, Result<CreatedTopic, Refusal>)> {
+        match self {
+            Response::TopicsCreated(results) => results,
+            other => other.of_another_command(),
+        }
+    }
+
+    pub fn topics_deleted(self) -> Vec<(TopicRef, Result<DeletedTopic, Refusal>)> {
+        match self {
+            Response::TopicsDeleted(results) => results,
+            other => other.of_another_command(),
+        }
+    }
+
+    pub fn partitions_created(self) -> Vec<(String, Result<(), Refusal>)> {
+        match self {
+            Response::PartitionsCreated(results) => results,
+            other => other.of_another_command(),
+        }
+    }
+
+    pub fn configs_altered(self) -> Vec<(ConfigResource, Result<(), Refusal>)> {
+        match self {
+            Response::ConfigsAltered(results) => results,
+            other => other.of_another_command(),
+        }
+    }
+
+    pub fn producer_ids(self) -> ProducerIdBlock {
+        match self {
+            Response::ProducerIds(block) => block,
+            other => other.of_another_command(),
+        }
+    }
+
+    pub fn broker_epoch(self) -> BrokerEpoch {
+        match self {
+            Response::BrokerRegistered { epoch } => epoch,
+            other => other.of_another_command(),
+        }
+    }
+
+    #[track_caller]
+    fn of_another_command(self) -> ! {
+        panic!("the controller answered another command: {self:?}")
+    }
+}

@@ -1,0 +1,54 @@
+//! The records of the metadata log: every change of the cluster is one or more of them.
+//!
+//! A record is a fact, not a request: applying it cannot be refused. Three of them
+//! ([`Record::BrokerRegistered`], [`Record::BrokerFenced`], [`Record::BrokerUnfenced`]) also move the
+//! leaderships of the broker by a fixed rule (`State`), so that a start with 100,000 partitions writes
+//! one record, not 100,000.
+
+use uuid::Uuid;
+
+use super::image::{BrokerImage, ConfigResource, PartitionImage};
+use crate::base::{BrokerEpoch, BrokerId, PartitionIndex, ProducerId, TopicId, TopicName};
+
+/// One change. In brackets: the record of Apache Kafka's KRaft log that says the like.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Record {
+    /// The first record of a log: the cluster's identity. (`meta.properties` and the bootstrap records)
+    Cluster { id: String },
+    /// A broker process registered; unfenced, it takes up the leaderships that are its own, each with a
+    /// new leader epoch. (`RegisterBrokerRecord`, with the `PartitionChangeRecord`s that follow)
+    BrokerRegistered(BrokerImage),
+    /// A broker is considered dead: it leaves ISRs and leaderships.
+    /// (`BrokerRegistrationChangeRecord`, before `FenceBrokerRecord`)
+    BrokerFenced { id: BrokerId, epoch: BrokerEpoch },
+    /// A broker is ready. (`BrokerRegistrationChangeRecord`, before `UnfenceBrokerRecord`)
+    BrokerUnfenced { id: BrokerId, epoch: BrokerEpoch },
+    /// A broker left for good. (`UnregisterBrokerRecord`)
+    BrokerRemoved { id: BrokerId, epoch: BrokerEpoch },
+    /// A topic without partitions yet. (`TopicRecord`)
+    Topic { name: TopicName, id: TopicId },
+    /// A partition; numbers of a topic come without gaps. (`PartitionRecord`)
+    Partition { topic: TopicId, index: PartitionIndex, partition: PartitionImage },
+    /// Fields of a partition are others now. (`PartitionChangeRecord`)
+    PartitionChanged(PartitionChange),
+    /// A topic, its partitions and its configs are gone. (`RemoveTopicRecord`)
+    TopicRemoved { id: TopicId },
+    /// A config was set, or with `None` went back to its default. (`ConfigRecord`)
+    Config { resource: ConfigResource, name: String, value: Option<String> },
+    /// Producer ids below `next` are given out. (`ProducerIdsRecord`)
+    ProducerIds { broker: BrokerId, epoch: BrokerEpoch, next: ProducerId },
+    /// A feature is finalized at a level; 0 takes it away. (`FeatureLevelRecord`)
+    Feature { name: String, level: i16 },
+}
+
+/// The fields that are `Some` are replaced. The partition epoch grows by one; the leader epoch does when
+/// `leader` is there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PartitionChange {
+    pub topic: TopicId,
+    pub index: PartitionIndex,
+    pub leader: Option<Option<BrokerId>>,
+    pub isr: Option<Box<[BrokerId]>>,
+    pub replicas: Option<Box<[BrokerId]>>,
+    pub directories: Option<Box<[Uuid]>>,
+}
