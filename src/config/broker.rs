@@ -2,7 +2,7 @@
 
 use super::absent::{self, Absent};
 use super::broker_table;
-use super::define::Definition;
+use super::define::{Definition, Value};
 use super::listeners::{ListenerTexts, Listeners};
 use super::properties;
 use super::settings::{Levels, Overrides, Settings};
@@ -269,9 +269,12 @@ impl Given {
         Ok(Loaded { config, warnings: self.warnings })
     }
 
-    fn build(&self, settings: Settings) -> Result<BrokerConfig, ConfigError> {
+    fn build(&self, mut settings: Settings) -> Result<BrokerConfig, ConfigError> {
+        let node_id = self.node_id(&settings)?;
+        // As in Kafka, either name stands for the other.
+        settings.set("node.id", Value::Integer(node_id.0.into()));
+        settings.set("broker.id", Value::Integer(node_id.0.into()));
         let s = &settings;
-        let node_id = self.node_id(s)?;
         self.check_roles(s)?;
         let (log_dirs, metadata_log_dir) = self.directories(s)?;
         let Listeners { listeners, controller_listeners, inter_broker } = self.listeners(s)?;
@@ -351,7 +354,7 @@ impl Given {
 
     fn node_id(&self, s: &Settings) -> Result<BrokerId, ConfigError> {
         let number = |name: &str| match s.given(name) {
-            Some(super::define::Value::Integer(number)) => i32::try_from(*number).ok(),
+            Some(Value::Integer(number)) => i32::try_from(*number).ok(),
             _ => None,
         };
         match (number("node.id"), number("broker.id").filter(|id| *id >= 0)) {
@@ -472,7 +475,7 @@ impl Given {
             "offset.metadata.max.bytes",
         ];
         let below = |name: &&&str, low: i64| match s.value(name) {
-            super::define::Value::Integer(number) => number < low,
+            Value::Integer(number) => number < low,
             _ => false,
         };
         if let Some(name) = ONE_OR_MORE.iter().find(|name| below(name, 1)) {
@@ -482,7 +485,7 @@ impl Given {
             return Err(self.error(name, "wanted: a whole number from 0"));
         }
         for name in ["log.retention.ms", "log.retention.minutes", "log.retention.hours"] {
-            if s.value(name) == super::define::Value::Integer(0) {
+            if s.value(name) == Value::Integer(0) {
                 return Err(self.error(name, "wanted: a whole number from 1, or -1 to keep records for ever"));
             }
         }

@@ -14,7 +14,10 @@ pub(super) struct LogConfigSource<'a> {
 impl LogConfigSource<'_> {
     pub fn build(&self) -> LogConfig {
         LogConfig {
-            segment_bytes: self.unsigned("segment.bytes"),
+            segment_bytes: match self.value("internal.segment.bytes") {
+                Value::Integer(bytes) => u32::try_from(bytes).unwrap_or(u32::MAX),
+                _ => self.unsigned("segment.bytes"),
+            },
             segment_ms: self.integer("segment.ms"),
             segment_jitter_ms: self.integer("segment.jitter.ms"),
             segment_index_bytes: self.unsigned("segment.index.bytes"),
@@ -47,7 +50,7 @@ impl LogConfigSource<'_> {
 
     /// The topic's override, else what the broker's levels make of it. Overrides were checked before they
     /// were stored; one that is refused all the same counts as not given.
-    fn value(&self, name: &str) -> Value {
+    pub fn value(&self, name: &str) -> Value {
         let Some(config) = topic_table::find(name) else {
             panic!("{name} is not in the table of topic configs")
         };

@@ -2,12 +2,15 @@
 //! in, values and errors go out; no file is opened, no name resolved. Lives on no shard.
 //!
 //! [`BrokerConfig::load`] reads a `server.properties`; [`Levels`] joins it with the dynamic values of the
-//! metadata log and a topic's overrides into a [`LogConfig`].
+//! metadata log and a topic's overrides into a [`LogConfig`] and into the rows of DescribeConfigs; [`Scope`]
+//! checks and applies changes of the dynamic values.
 
 mod absent;
+mod alter;
 mod broker;
 mod broker_table;
 mod define;
+mod describe;
 mod listeners;
 mod log;
 mod log_table;
@@ -17,12 +20,15 @@ mod topic_table;
 
 #[cfg(test)]
 mod broker_tests;
+#[cfg(test)]
+mod dynamic_tests;
 
+pub use alter::{AlterError, Alteration, Operation, Scope};
 pub use broker::{
     BrokerConfig, ConfigError, ConnectionLimits, Durability, GroupSettings, Loaded, Place, Source,
 };
-pub use broker_table::synonyms;
 pub use define::{Definition, Importance, InvalidValue, Kind, Update, Valid, Value};
+pub use describe::{ConfigSource, Row, Synonym};
 pub use listeners::{Endpoint, Listener, ListenerName, SecurityProtocol};
 pub use log::{CleanupPolicy, LogConfig, TimestampType, TopicCompression};
 pub use settings::{Levels, Overrides, Settings};

@@ -1,0 +1,137 @@
+//! What DescribeConfigs says: the rows of a topic, of a broker, and of the dynamic defaults of all
+//! brokers, with the sources of Kafka's `ConfigHelper`.
+
+use super::define::{Definition, Kind, Update};
+use super::log_table::LogConfigSource;
+use super::settings::{Levels, Overrides};
+use super::{broker_table, topic_table};
+
+/// Where a value comes from. The numbers are those of the protocol (`DescribeConfigsResponse.ConfigSource`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(i8)]
+pub enum ConfigSource {
+    Topic = 1,
+    DynamicBroker = 2,
+    DynamicDefaultBroker = 3,
+    StaticBroker = 4,
+    Default = 5,
+}
+
+impl ConfigSource {
+    pub fn wire_id(self) -> i8 {
+        self as i8
+    }
+}
+
+/// One config of a resource.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Row {
+    pub name: &'static str,
+    /// `None` is Kafka's null: not set and without default.
+    pub value: Option<String>,
+    pub source: ConfigSource,
+    pub read_only: bool,
+    pub kind: Kind,
+    pub documentation: &'static str,
+    /// Every value that is given on any level, the one that counts first.
+    pub synonyms: Vec<Synonym>,
+}
+
+/// A value given on some level.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Synonym {
+    pub name: &'static str,
+    pub value: String,
+    pub source: ConfigSource,
+}
+
+impl Levels<'_> {
+    /// The rows of a topic with these overrides, of those names that `wanted` picks.
+    pub fn describe_topic(&self, topic: &Overrides, wanted: impl Fn(&str) -> bool) -> Vec<Row> {
+        let source = LogConfigSource { topic, levels: *self };
+        let row = |config: &topic_table::TopicConfig| {
+            let Definition { name, kind, documentation, .. } = config.definition;
+            let value = source.value(name).text();
+            let mut synonyms = config.synonym.map_or_else(Vec::new, |synonym| self.given_values(synonym));
+            if let (true, Some(value)) = (topic.contains_key(name), &value) {
+                synonyms.insert(0, Synonym { name, value: value.clone(), source: ConfigSource::Topic });
+            }
+            Row {
+                name,
+                value,
+                source: first_source(&synonyms),
+                read_only: false,
+                kind,
+                documentation,
+                synonyms,
+            }
+        };
+        let shown = |config: &&topic_table::TopicConfig| {
+            !config.definition.internal && wanted(config.definition.name)
+        };
+        topic_table::TOPIC.iter().filter(shown).map(row).collect()
+    }
+
+    /// The rows of this broker.
+    pub fn describe_broker(&self, wanted: impl Fn(&str) -> bool) -> Vec<Row> {
+        let row = |definition: &Definition| {
+            let synonyms = self.given_values(definition.name);
+            broker_row(definition, self.value(definition.name).text(), synonyms)
+        };
+        shown_of_brokers(wanted).map(row).collect()
+    }
+
+    /// The rows of the dynamic defaults of all brokers: only what is set there.
+    pub fn describe_cluster(&self, wanted: impl Fn(&str) -> bool) -> Vec<Row> {
+        let row = |definition: &Definition| {
+            let mut synonyms = self.given_values(definition.name);
+            synonyms.retain(|synonym| synonym.source == ConfigSource::DynamicDefaultBroker);
+            let value = Some(synonyms.first()?.value.clone());
+            Some(broker_row(definition, value, synonyms))
+        };
+        shown_of_brokers(wanted).filter_map(row).collect()
+    }
+
+    /// Every value given for a broker property or a synonym of it, level by level. What a synonym says
+    /// before the property itself is given does not count, so Kafka.
+    fn given_values(&self, name: &'static str) -> Vec<Synonym> {
+        let names = broker_table::synonyms(name);
+        let dynamic = |level: &Overrides, source| {
+            let given =
+                |name: &&'static str| Some(Synonym { name, value: level.get(*name)?.clone(), source });
+            names.iter().filter_map(given).collect::<Vec<_>>()
+        };
+        let mut values = dynamic(self.broker, ConfigSource::DynamicBroker);
+        values.extend(dynamic(self.cluster, ConfigSource::DynamicDefaultBroker));
+        for name in names {
+            let value = self.fixed.given(name).and_then(|value| value.text());
+            values.extend(value.map(|value| Synonym { name, value, source: ConfigSource::StaticBroker }));
+        }
+        for name in names {
+            let value = broker_table::find(name).and_then(|definition| definition.default_value().text());
+            values.extend(value.map(|value| Synonym { name, value, source: ConfigSource::Default }));
+        }
+        let own = values.iter().position(|synonym| synonym.name == name);
+        values.split_off(own.unwrap_or(values.len()))
+    }
+}
+
+fn shown_of_brokers(wanted: impl Fn(&str) -> bool) -> impl Iterator<Item = &'static Definition> {
+    broker_table::BROKER.iter().filter(move |definition| !definition.internal && wanted(definition.name))
+}
+
+fn broker_row(definition: &Definition, value: Option<String>, synonyms: Vec<Synonym>) -> Row {
+    Row {
+        name: definition.name,
+        value,
+        source: first_source(&synonyms),
+        read_only: definition.update == Update::ReadOnly,
+        kind: definition.kind,
+        documentation: definition.documentation,
+        synonyms,
+    }
+}
+
+fn first_source(synonyms: &[Synonym]) -> ConfigSource {
+    synonyms.first().map_or(ConfigSource::Default, |synonym| synonym.source)
+}
