@@ -5,7 +5,10 @@
 //! is the caller's affair: an append, and a read that the page cache answers, run on the shard; all that can wait for the
 //! disk (open, fsync, truncate, rename, unlink, recovery) runs on [`threads::FileThreads`].
 
+pub mod cached;
+pub mod chunk;
 pub mod mem;
+pub mod net;
 pub mod os;
 pub mod runtime;
 pub mod threads;

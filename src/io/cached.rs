@@ -1,0 +1,108 @@
+//! Probes of the page cache: what is not there must not be read on a shard.
+
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::io::{Errno, ReadWriteFlags};
+
+/// `cachestat(2)`, Linux 6.5; the number is the same on every architecture.
+const SYS_CACHESTAT: libc::c_long = 451;
+const PAGE_BYTES: u64 = 4096;
+/// Read at a time by [`warm`].
+const WARM_BYTES: usize = 256 * 1024;
+
+#[repr(C)]
+struct Range {
+    offset: u64,
+    length: u64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct Counts {
+    cached: u64,
+    dirty: u64,
+    writeback: u64,
+    evicted: u64,
+    recently_evicted: u64,
+}
+
+/// Whether the page cache has all of a range that lies within the file: 3–6 µs for 256 KiB. An older kernel
+/// is asked for the first and the last byte only.
+pub fn is_cached(file: &impl AsFd, position: u64, length: u64) -> io::Result<bool> {
+    static MISSING: AtomicBool = AtomicBool::new(false);
+    if length == 0 {
+        return Ok(true);
+    }
+    if !MISSING.load(Ordering::Relaxed) {
+        match cached_pages(file.as_fd(), position, length) {
+            Ok(pages) => {
+                let wanted = (position + length - 1) / PAGE_BYTES - position / PAGE_BYTES + 1;
+                return Ok(pages >= wanted);
+            }
+            // ENOSYS: not there. EPERM: a seccomp profile that does not know it. EOPNOTSUPP: hugetlbfs.
+            Err(Errno::NOSYS | Errno::PERM | Errno::OPNOTSUPP) => MISSING.store(true, Ordering::Relaxed),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(is_byte_cached(file, position)? && is_byte_cached(file, position + length - 1)?)
+}
+
+/// Reads a range into the page cache and waits for it: file threads only.
+pub fn warm(file: &impl AsFd, position: u64, length: u64) -> io::Result<()> {
+    let (mut position, end) = (position, position + length);
+    let mut scratch = vec![0; WARM_BYTES.min(length as usize)];
+    while position < end {
+        let wanted = (end - position).min(scratch.len() as u64) as usize;
+        match rustix::io::pread(file, &mut scratch[..wanted], position) {
+            Ok(0) => return Ok(()),
+            Ok(read) => position += read as u64,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+fn cached_pages(file: BorrowedFd<'_>, offset: u64, length: u64) -> Result<u64, Errno> {
+    let range = Range { offset, length };
+    let mut counts = Counts::default();
+    // SAFETY: the kernel reads one `cachestat_range` and writes one `cachestat`, laid out as these.
+    let result = unsafe { libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), &range, &mut counts, 0) };
+    match result {
+        0 => Ok(counts.cached),
+        _ => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
+    }
+}
+
+fn is_byte_cached(file: &impl AsFd, position: u64) -> io::Result<bool> {
+    let mut byte = [0];
+    match rustix::io::preadv2(file, &mut [IoSliceMut::new(&mut byte)], position, ReadWriteFlags::NOWAIT) {
+        Ok(_) | Err(Errno::OPNOTSUPP) => Ok(true),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn range_is_cached_after_it_was_written_and_cold_after_it_was_dropped() {
+        // Not in a tmpfs, whose pages cannot be dropped.
+        let mut file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        file.write_all(&vec![1; 300_000]).unwrap();
+        assert!(is_cached(&file, 0, 300_000).unwrap());
+        assert!(is_cached(&file, 299_999, 1).unwrap());
+        file.sync_all().unwrap();
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        assert!(!is_cached(&file, 0, 300_000).unwrap());
+        warm(&file, 0, 300_000).unwrap();
+        assert!(is_cached(&file, 0, 300_000).unwrap());
+        assert!(is_cached(&file, 5, 0).unwrap());
+    }
+}

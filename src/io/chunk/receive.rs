@@ -1,0 +1,223 @@
+//! The receive buffer of one connection.
+
+use std::io;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+
+use super::{CLASS_BYTES, Chunk, ChunkPool, Ticket};
+
+/// Frames up to this size are copied out: as cheap as a slice, and a small request that waits long (a fetch,
+/// a join) does not hold a chunk.
+const COPIED_BYTES_MAX: usize = 4096;
+/// So much of a partial frame is put aside while the connection waits, instead of a chunk.
+const SET_ASIDE_BYTES_MAX: usize = 1024;
+/// After so many small receives in a row a connection goes down to smaller chunks.
+const SMALL_RECEIVES: u8 = 16;
+
+/// Bytes that were received and not yet taken. Holds no memory while it is empty and the connection waits.
+#[derive(Debug)]
+pub struct ReceiveBuffer {
+    pool: ChunkPool,
+    chunk: Option<Arc<Chunk>>,
+    /// In the chunk: the first byte not taken, the end of what was received.
+    start: usize,
+    end: usize,
+    /// A slice of the chunk from `start` on, to cut the next frames from without an allocation for each.
+    cut: Bytes,
+    /// What is received, while there is no chunk.
+    aside: Vec<u8>,
+    /// The frame at the front has so many bytes.
+    frame_bytes: usize,
+    class: usize,
+    small_receives: u8,
+    ticket: Option<Ticket>,
+}
+
+impl ReceiveBuffer {
+    pub fn new(pool: ChunkPool) -> Self {
+        Self {
+            pool,
+            chunk: None,
+            start: 0,
+            end: 0,
+            cut: Bytes::new(),
+            aside: Vec::new(),
+            frame_bytes: 0,
+            class: 0,
+            small_receives: 0,
+            ticket: None,
+        }
+    }
+
+    /// Received and not yet taken.
+    pub fn filled(&self) -> &[u8] {
+        match &self.chunk {
+            // SAFETY: `start..end` lies in the chunk and was written; only `room` gives out a `&mut` into
+            // the chunk, behind `end` and borrowing `self` mutably.
+            Some(chunk) => unsafe {
+                std::slice::from_raw_parts(chunk.start().add(self.start), self.end - self.start)
+            },
+            None => &self.aside,
+        }
+    }
+
+    /// Cuts the first `length` bytes off. No copy above 4 KiB. Panics when there are fewer.
+    pub fn take(&mut self, length: usize) -> Bytes {
+        let filled = self.filled();
+        assert!(length <= filled.len(), "{length} bytes taken of {}", filled.len());
+        if length <= COPIED_BYTES_MAX {
+            let taken = Bytes::copy_from_slice(&filled[..length]);
+            self.skip(length);
+            return taken;
+        }
+        // More than is ever put aside, so it lies in a chunk.
+        let Some(chunk) = &self.chunk else { unreachable!("{length} bytes are never put aside") };
+        if self.cut.len() < length {
+            self.cut = Bytes::from_owner(Written { chunk: chunk.clone(), start: self.start, end: self.end });
+        }
+        let taken = self.cut.split_to(length);
+        self.start += length;
+        self.frame_bytes = 0;
+        if self.cut.is_empty() {
+            // An empty rest would keep the chunk.
+            self.cut = Bytes::new();
+        }
+        taken
+    }
+
+    /// Drops the first `length` bytes. Panics when there are fewer.
+    pub fn skip(&mut self, length: usize) {
+        let filled = self.filled().len();
+        assert!(length <= filled, "{length} bytes skipped of {filled}");
+        self.frame_bytes = 0;
+        if self.chunk.is_none() {
+            self.aside.drain(..length);
+            return;
+        }
+        self.start += length;
+        // A rest that does not start where the next frame does is of no use.
+        let rest = self.cut.len().saturating_sub(length);
+        if rest == 0 {
+            self.cut = Bytes::new();
+        } else {
+            bytes::Buf::advance(&mut self.cut, length);
+        }
+    }
+
+    /// Says that the frame at the front has `length` bytes in all, so that the next receive brings a chunk
+    /// that holds it whole. Check the length against the limit first.
+    pub fn reserve(&mut self, length: usize) {
+        self.frame_bytes = length;
+    }
+
+    /// Makes sure that there is room to receive into, which may have to wait for the pool's budget.
+    pub(in crate::io) fn poll_prepare(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.start == self.end
+            && let Some(chunk) = &mut self.chunk
+        {
+            self.cut = Bytes::new();
+            if Arc::get_mut(chunk).is_some() {
+                // All slices are gone: from the beginning.
+                (self.start, self.end) = (0, 0);
+            } else if chunk.capacity() - self.end < chunk.capacity() / 4 {
+                self.chunk = None;
+            }
+        }
+        let filled = self.filled().len();
+        let needs = self.frame_bytes.max(filled + 1);
+        let (position, capacity) = match &self.chunk {
+            Some(chunk) => (self.start, chunk.capacity()),
+            None => (0, 0),
+        };
+        if position + needs <= capacity {
+            return Poll::Ready(Ok(()));
+        }
+        let wants = needs.max(CLASS_BYTES[self.class]);
+        let taken = self.pool.poll_take(cx, wants, capacity, &mut self.ticket);
+        let chunk = ready!(taken)?;
+        let filled = self.filled();
+        // SAFETY: the new chunk is ours alone, holds `needs` bytes and does not overlap `filled`.
+        unsafe { std::ptr::copy_nonoverlapping(filled.as_ptr(), chunk.start(), filled.len()) };
+        (self.start, self.end) = (0, filled.len());
+        self.cut = Bytes::new();
+        self.aside.clear();
+        self.chunk = Some(chunk);
+        Poll::Ready(Ok(()))
+    }
+
+    /// Leaves the line for the budget: whoever stands behind must not wait for one that does not look.
+    pub(in crate::io) fn give_up_waiting(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            self.pool.leave_line(ticket);
+        }
+    }
+
+    /// Where the next bytes go; not empty after [`ReceiveBuffer::poll_prepare`].
+    pub(in crate::io) fn room(&mut self) -> &mut [u8] {
+        match &self.chunk {
+            // SAFETY: `end..capacity` lies in the chunk, all its pages are initialised (zero at first), and
+            // no slice reaches behind `end`: each was made of bytes already received. One buffer at a time
+            // has the chunk, and it is borrowed mutably here.
+            Some(chunk) => unsafe {
+                std::slice::from_raw_parts_mut(chunk.start().add(self.end), chunk.capacity() - self.end)
+            },
+            None => &mut [],
+        }
+    }
+
+    /// Says that `received` bytes of the room are filled.
+    pub(in crate::io) fn advance(&mut self, received: usize) {
+        let Some(chunk) = &self.chunk else { unreachable!("bytes were received into a chunk") };
+        let room = chunk.capacity() - self.end;
+        assert!(received <= room, "{received} bytes received into {room}");
+        self.end += received;
+        if received == room {
+            self.class = (self.class + 1).min(CLASS_BYTES.len() - 1);
+            self.small_receives = 0;
+        } else if self.class > 0 && self.end <= CLASS_BYTES[self.class - 1] / 2 {
+            self.small_receives += 1;
+            if self.small_receives == SMALL_RECEIVES {
+                self.class -= 1;
+                self.small_receives = 0;
+            }
+        } else {
+            self.small_receives = 0;
+        }
+    }
+
+    /// Gives the chunk up if the connection is about to wait and little or nothing is in it.
+    pub(in crate::io) fn rest(&mut self) {
+        let filled = self.filled();
+        if self.chunk.is_none() || filled.len() > SET_ASIDE_BYTES_MAX {
+            return;
+        }
+        let aside = filled.to_vec();
+        self.aside = aside;
+        self.cut = Bytes::new();
+        self.chunk = None;
+        (self.start, self.end) = (0, 0);
+    }
+}
+
+impl Drop for ReceiveBuffer {
+    fn drop(&mut self) {
+        self.give_up_waiting();
+    }
+}
+
+/// Bytes of a chunk that are written and will not change while this exists.
+struct Written {
+    chunk: Arc<Chunk>,
+    start: usize,
+    end: usize,
+}
+
+impl AsRef<[u8]> for Written {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: the buffer writes only behind `end` as long as this `Arc` exists, and begins again at 0
+        // only when it has the chunk alone.
+        unsafe { std::slice::from_raw_parts(self.chunk.start().add(self.start), self.end - self.start) }
+    }
+}

@@ -1,0 +1,219 @@
+use std::future::poll_fn;
+use std::task::Poll;
+
+use futures::task::noop_waker;
+
+use super::*;
+
+const KIB: usize = 1024;
+
+/// Puts `bytes` into the buffer as a receive would.
+fn fill(buffer: &mut ReceiveBuffer, mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        assert!(prepare(buffer), "the budget has room");
+        let room = buffer.room();
+        let part = room.len().min(bytes.len());
+        room[..part].copy_from_slice(&bytes[..part]);
+        buffer.advance(part);
+        bytes = &bytes[part..];
+    }
+}
+
+fn prepare(buffer: &mut ReceiveBuffer) -> bool {
+    let waker = noop_waker();
+    match buffer.poll_prepare(&mut Context::from_waker(&waker)) {
+        Poll::Ready(prepared) => {
+            prepared.unwrap();
+            true
+        }
+        Poll::Pending => false,
+    }
+}
+
+fn pattern(length: usize, seed: usize) -> Vec<u8> {
+    (0..length).map(|index| ((index * 7 + seed) % 251) as u8).collect()
+}
+
+#[test]
+fn idle_connection_holds_no_memory() {
+    let pool = ChunkPool::new(1 << 20);
+    let mut buffer = ReceiveBuffer::new(pool.clone());
+    assert!(prepare(&mut buffer));
+    assert_eq!(pool.in_use_bytes(), 32 * KIB);
+    buffer.rest();
+    assert_eq!(pool.in_use_bytes(), 0);
+
+    fill(&mut buffer, b"the beginning of a frame");
+    buffer.rest();
+    assert_eq!(pool.in_use_bytes(), 0, "a little is put aside");
+    assert_eq!(buffer.filled(), b"the beginning of a frame");
+    fill(&mut buffer, b" and its end");
+    assert_eq!(&buffer.take(36)[..], b"the beginning of a frame and its end");
+
+    fill(&mut buffer, &pattern(5_000, 1));
+    buffer.rest();
+    assert_eq!(pool.in_use_bytes(), 32 * KIB, "more keeps its chunk");
+    assert_eq!(buffer.filled(), pattern(5_000, 1));
+}
+
+#[test]
+fn slices_keep_their_chunk_and_the_last_one_sends_it_home() {
+    let pool = ChunkPool::new(1 << 20);
+    let mut buffer = ReceiveBuffer::new(pool.clone());
+    let data = pattern(20 * KIB, 3);
+    fill(&mut buffer, &data);
+    let first = buffer.take(8 * KIB);
+    let second = buffer.take(10 * KIB);
+    let small = buffer.take(2 * KIB);
+    buffer.rest();
+    assert_eq!(pool.in_use_bytes(), 32 * KIB);
+    // Other bytes do not touch what was given out.
+    fill(&mut buffer, &pattern(20 * KIB, 9));
+    assert_eq!(first, data[..8 * KIB]);
+    assert_eq!(second, data[8 * KIB..18 * KIB]);
+    drop(first);
+    std::thread::spawn(move || drop(second)).join().unwrap();
+    assert_eq!(small, data[18 * KIB..]);
+    assert_eq!(pool.in_use_bytes(), 32 * KIB, "the second chunk");
+    assert_eq!(pool.idle_bytes(), 32 * KIB);
+    drop(buffer);
+    assert_eq!(pool.in_use_bytes(), 0);
+}
+
+#[test]
+fn chunk_is_filled_from_its_beginning_again_when_its_slices_are_gone() {
+    let pool = ChunkPool::new(32 * KIB);
+    let mut buffer = ReceiveBuffer::new(pool.clone());
+    for round in 0..10 {
+        let data = pattern(20 * KIB, round);
+        fill(&mut buffer, &data);
+        assert_eq!(buffer.take(20 * KIB), data);
+    }
+    assert_eq!(pool.muted(), 0);
+}
+
+#[test]
+fn long_frame_gets_a_chunk_that_holds_it_whole() {
+    let pool = ChunkPool::new(64 << 20);
+    let mut buffer = ReceiveBuffer::new(pool.clone());
+    let frame = pattern(3_000_000, 5);
+    fill(&mut buffer, &frame[..100]);
+    buffer.reserve(frame.len());
+    fill(&mut buffer, &frame[100..]);
+    assert_eq!(buffer.filled().len(), frame.len());
+    assert!(buffer.take(frame.len()) == frame);
+    buffer.rest();
+    assert_eq!(pool.in_use_bytes(), 0);
+    assert!(pool.idle_bytes() < 3_000_000, "a chunk of an odd size is not kept");
+}
+
+#[test]
+fn connection_moves_to_the_chunks_that_its_receives_need() {
+    let pool = ChunkPool::new(64 << 20);
+    let mut buffer = ReceiveBuffer::new(pool.clone());
+    for expected in [32, 256, 1024, 1024] {
+        assert!(prepare(&mut buffer));
+        assert_eq!(buffer.room().len(), expected * KIB);
+        let all = buffer.room().len();
+        buffer.advance(all);
+        drop(buffer.take(all));
+        buffer.rest();
+    }
+    for _ in 0..40 {
+        fill(&mut buffer, b"small");
+        buffer.skip(5);
+        buffer.rest();
+    }
+    assert!(prepare(&mut buffer));
+    assert_eq!(buffer.room().len(), 32 * KIB);
+}
+
+#[test]
+fn budget_holds_newcomers_back_until_memory_comes_home() {
+    let pool = ChunkPool::new(64 * KIB);
+    let mut buffers: Vec<_> = (0..4).map(|_| ReceiveBuffer::new(pool.clone())).collect();
+    assert!(prepare(&mut buffers[0]));
+    assert!(prepare(&mut buffers[1]));
+    assert!(!prepare(&mut buffers[2]));
+    assert!(!prepare(&mut buffers[3]));
+    assert_eq!(pool.muted(), 2);
+    buffers[0].rest();
+    assert!(!prepare(&mut buffers[3]), "the third is before it in the line");
+    assert!(prepare(&mut buffers[2]));
+    buffers[1].rest();
+    assert!(prepare(&mut buffers[3]));
+    assert_eq!(pool.in_use_bytes(), 64 * KIB);
+}
+
+#[test]
+fn partial_frames_that_fill_the_budget_do_not_block_one_another() {
+    let pool = ChunkPool::new(128 * KIB);
+    let mut buffers: Vec<_> = (0..4).map(|_| ReceiveBuffer::new(pool.clone())).collect();
+    for buffer in &mut buffers {
+        fill(buffer, &pattern(10 * KIB, 0));
+        buffer.reserve(200 * KIB);
+    }
+    assert!(!buffers.iter_mut().any(prepare), "the last to come calls the first");
+    let mut left = buffers.len();
+    while left > 0 {
+        let before = left;
+        for buffer in &mut buffers {
+            if buffer.filled().len() == 10 * KIB && prepare(buffer) {
+                fill(buffer, &pattern(190 * KIB, 0));
+                drop(buffer.take(200 * KIB));
+                buffer.rest();
+                left -= 1;
+            }
+        }
+        assert!(left < before, "somebody always gets on");
+    }
+    assert_eq!(pool.in_use_bytes(), 0);
+}
+
+#[test]
+fn frame_beyond_the_budget_is_admitted_alone() {
+    let pool = ChunkPool::new(64 * KIB);
+    let mut buffer = ReceiveBuffer::new(pool.clone());
+    buffer.reserve(1 << 20);
+    assert!(prepare(&mut buffer));
+    let mut other = ReceiveBuffer::new(pool.clone());
+    assert!(!prepare(&mut other));
+    drop(buffer);
+    assert!(prepare(&mut other));
+}
+
+#[test]
+fn one_that_gives_up_lets_the_next_in() {
+    let pool = ChunkPool::new(32 * KIB);
+    let mut first = ReceiveBuffer::new(pool.clone());
+    let mut second = ReceiveBuffer::new(pool.clone());
+    let mut third = ReceiveBuffer::new(pool.clone());
+    assert!(prepare(&mut first));
+    assert!(!prepare(&mut second));
+    let woken = futures::task::noop_waker();
+    let mut cx = Context::from_waker(&woken);
+    let waits = std::pin::pin!(poll_fn(|cx| third.poll_prepare(cx)));
+    assert!(waits.poll(&mut cx).is_pending());
+    drop(first);
+    // The second was called and does not come.
+    drop(second);
+    assert!(prepare(&mut third));
+}
+
+#[test]
+fn trim_frees_what_was_not_needed_since_the_last_one() {
+    let pool = ChunkPool::new(1 << 20);
+    let mut buffers: Vec<_> = (0..8).map(|_| ReceiveBuffer::new(pool.clone())).collect();
+    assert!(buffers.iter_mut().all(prepare));
+    drop(buffers);
+    assert_eq!(pool.idle_bytes(), 256 * KIB);
+    pool.trim();
+    assert_eq!(pool.idle_bytes(), 256 * KIB);
+    let mut one = ReceiveBuffer::new(pool.clone());
+    assert!(prepare(&mut one));
+    drop(one);
+    pool.trim();
+    assert_eq!(pool.idle_bytes(), 32 * KIB);
+    pool.trim();
+    assert_eq!(pool.idle_bytes(), 0);
+}

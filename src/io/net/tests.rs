@@ -1,0 +1,303 @@
+use std::io::{IoSlice, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use super::*;
+use crate::io::chunk::{ChunkPool, ReceiveBuffer};
+use crate::io::runtime::{Queue, ShardBuilder, ShardThread, mailbox, run_shard, sleep, spawn};
+
+fn any_port() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 0))
+}
+
+/// One accepted connection and its other end.
+fn pair() -> (OwnedFd, TcpStream) {
+    let listener = Listener::bind(any_port(), 10).unwrap();
+    let address = listener.local_addr();
+    let (accepted, connections) = mpsc::channel();
+    let acceptor = listener.accept_with(move |connection, _| accepted.send(connection).unwrap()).unwrap();
+    let peer = TcpStream::connect(address).unwrap();
+    let connection = connections.recv().unwrap();
+    acceptor.stop();
+    (connection, peer)
+}
+
+fn pattern(length: usize) -> Vec<u8> {
+    (0..length).map(|index| (index * 31 % 251) as u8).collect()
+}
+
+fn pool() -> ChunkPool {
+    ChunkPool::new(64 << 20)
+}
+
+/// A shard that sends back what it receives, until the peer has finished.
+fn echo_shard(name: &str) -> (crate::io::runtime::Sender<OwnedFd>, ShardThread<usize>) {
+    let (sender, mut connections) = mailbox::<OwnedFd>();
+    let shard = ShardBuilder::new(name).spawn(move || async move {
+        let (mut batch, mut tasks, pool) = (Vec::new(), Vec::new(), pool());
+        while connections.drain_into(&mut batch).await > 0 {
+            for connection in batch.drain(..) {
+                let pool = pool.clone();
+                tasks.push(spawn(Queue::Serve, "echo", async move {
+                    let socket = Socket::adopt(connection, &SocketOptions::default()).unwrap();
+                    let (mut reader, mut writer) = socket.split();
+                    let mut buffer = ReceiveBuffer::new(pool);
+                    while reader.receive(&mut buffer).await.unwrap() > 0 {
+                        let bytes = buffer.take(buffer.filled().len());
+                        let (head, tail) = bytes.split_at(bytes.len() / 2);
+                        let mut pieces = [head, &[], tail].map(IoSlice::new);
+                        writer.send(&mut pieces, false).await.unwrap();
+                    }
+                    writer.finish();
+                }));
+            }
+        }
+        let served = tasks.len();
+        for task in tasks {
+            task.await;
+        }
+        assert_eq!(pool.in_use_bytes(), 0);
+        served
+    });
+    (sender, shard.unwrap())
+}
+
+#[test]
+fn connections_are_echoed_by_two_shards() {
+    let shards = [echo_shard("echo-0"), echo_shard("echo-1")];
+    let senders: Vec<_> = shards.iter().map(|(sender, _)| sender.clone()).collect();
+    let listener = Listener::bind(any_port(), 100).unwrap();
+    let address = listener.local_addr();
+    let mut next = 0;
+    let acceptor = listener.accept_with(move |connection, peer| {
+        assert!(peer.ip().is_loopback());
+        senders[next % 2].push(connection).unwrap();
+        next += 1;
+    });
+    let clients: Vec<_> = (0..6)
+        .map(|_| {
+            std::thread::spawn(move || {
+                let mut stream = TcpStream::connect(address).unwrap();
+                let sent = pattern(3_000_000);
+                let mut writing = stream.try_clone().unwrap();
+                let to_send = sent.clone();
+                let writer = std::thread::spawn(move || {
+                    for part in to_send.chunks(70_001) {
+                        writing.write_all(part).unwrap();
+                    }
+                    writing.shutdown(std::net::Shutdown::Write).unwrap();
+                });
+                let mut received = Vec::new();
+                stream.read_to_end(&mut received).unwrap();
+                writer.join().unwrap();
+                assert!(received == sent);
+            })
+        })
+        .collect();
+    for client in clients {
+        client.join().unwrap();
+    }
+    acceptor.unwrap().stop();
+    for (sender, shard) in shards {
+        drop(sender);
+        assert_eq!(shard.join(), 3);
+    }
+}
+
+#[test]
+fn port_in_use_is_refused() {
+    let first = Listener::bind(any_port(), 10).unwrap();
+    let second = Listener::bind(first.local_addr(), 10);
+    assert_eq!(second.unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    let (address, acceptor) = (first.local_addr(), first.accept_with(|_, _| {}).unwrap());
+    acceptor.stop();
+    Listener::bind(address, 10).unwrap();
+}
+
+#[test]
+fn accepted_socket_does_not_block_and_does_not_delay() {
+    let (connection, peer) = pair();
+    let peer_address = peer.local_addr().unwrap();
+    run_shard("options", move || async move {
+        let options = SocketOptions { send_buffer_bytes: Some(100_000), receive_buffer_bytes: Some(50_000) };
+        let copy = connection.try_clone().unwrap();
+        let socket = Socket::adopt(connection, &options).unwrap();
+        assert_eq!(socket.peer_addr(), peer_address);
+        assert!(rustix::fs::fcntl_getfl(&copy).unwrap().contains(rustix::fs::OFlags::NONBLOCK));
+        assert!(sockopt::tcp_nodelay(&copy).unwrap());
+        assert!(sockopt::socket_keepalive(&copy).unwrap());
+        assert!(sockopt::socket_send_buffer_size(&copy).unwrap() >= 100_000);
+    });
+}
+
+#[test]
+fn half_closed_peer_still_gets_its_answer() {
+    let (connection, mut peer) = pair();
+    let shard = ShardBuilder::new("half").spawn(move || async move {
+        let (mut reader, mut writer) = Socket::adopt(connection, &SocketOptions::default()).unwrap().split();
+        let mut buffer = ReceiveBuffer::new(pool());
+        while reader.receive(&mut buffer).await.unwrap() > 0 {}
+        assert_eq!(buffer.filled(), b"question");
+        sleep(Duration::from_millis(20)).await;
+        writer.send(&mut [IoSlice::new(b"answer")], true).await.unwrap();
+        writer.send(&mut [IoSlice::new(b"!")], false).await.unwrap();
+    });
+    peer.write_all(b"question").unwrap();
+    peer.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut answer = String::new();
+    peer.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "answer!");
+    shard.unwrap().join();
+}
+
+#[test]
+fn reset_by_the_peer_ends_receive_and_send_with_an_error() {
+    let (connection, peer) = pair();
+    sockopt::set_socket_linger(&peer, Some(Duration::ZERO)).unwrap();
+    let shard = ShardBuilder::new("reset").spawn(move || async move {
+        let (mut reader, mut writer) = Socket::adopt(connection, &SocketOptions::default()).unwrap().split();
+        let sending = spawn(Queue::Serve, "send", async move {
+            let data = pattern(1 << 20);
+            loop {
+                if let Err(error) = writer.send(&mut [IoSlice::new(&data)], false).await {
+                    return error;
+                }
+            }
+        });
+        let mut buffer = ReceiveBuffer::new(pool());
+        let received = reader.receive(&mut buffer).await;
+        (received.map_err(|error| error.kind()), sending.await.kind())
+    });
+    std::thread::sleep(Duration::from_millis(50));
+    drop(peer);
+    let (received, sent) = shard.unwrap().join();
+    let gone = [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe];
+    // One of the two gets the reset itself, the other finds the socket closed.
+    assert!(received.is_ok_and(|bytes| bytes == 0) || received.is_err_and(|kind| gone.contains(&kind)));
+    assert!(gone.contains(&sent), "{sent}");
+}
+
+#[test]
+fn closer_ends_a_receive_that_waits_and_the_peer_hears_at_once() {
+    let (connection, mut peer) = pair();
+    let shard = ShardBuilder::new("closer").spawn(move || async move {
+        let (mut reader, writer) = Socket::adopt(connection, &SocketOptions::default()).unwrap().split();
+        let closer = reader.closer();
+        let reading = spawn(Queue::Serve, "read", async move {
+            reader.receive(&mut ReceiveBuffer::new(pool())).await.unwrap()
+        });
+        sleep(Duration::from_millis(10)).await;
+        closer.close();
+        assert_eq!(reading.await, 0);
+        drop((closer, writer));
+        sleep(Duration::from_millis(300)).await;
+    });
+    let started = std::time::Instant::now();
+    assert_eq!(peer.read(&mut [0; 10]).unwrap(), 0);
+    assert!(started.elapsed() < Duration::from_millis(250));
+    shard.unwrap().join();
+}
+
+#[test]
+fn cancelled_receive_loses_nothing() {
+    let (connection, mut peer) = pair();
+    let shard = ShardBuilder::new("cancel").spawn(move || async move {
+        let (mut reader, _writer) = Socket::adopt(connection, &SocketOptions::default()).unwrap().split();
+        let mut buffer = ReceiveBuffer::new(pool());
+        for _ in 0..5 {
+            let receive = std::pin::pin!(reader.receive(&mut buffer));
+            let timeout = std::pin::pin!(sleep(Duration::from_millis(2)));
+            futures::future::select(receive, timeout).await;
+        }
+        while buffer.filled().len() < 8 {
+            assert!(reader.receive(&mut buffer).await.unwrap() > 0);
+        }
+        buffer.take(8)
+    });
+    for part in [b"12", b"34", b"56", b"78"] {
+        std::thread::sleep(Duration::from_millis(5));
+        peer.write_all(part).unwrap();
+    }
+    assert_eq!(&shard.unwrap().join()[..], b"12345678");
+}
+
+#[test]
+fn file_reaches_a_slow_reader_whole_and_others_are_served_meanwhile() {
+    let (connection, mut peer) = pair();
+    let mut file = tempfile::tempfile().unwrap();
+    let contents = pattern(20_000_000);
+    file.write_all(&contents).unwrap();
+    let shard = ShardBuilder::new("sendfile").spawn(move || async move {
+        let (_reader, mut writer) = Socket::adopt(connection, &SocketOptions::default()).unwrap().split();
+        let ticks = spawn(Queue::Serve, "ticks", async {
+            let mut ticks = 0;
+            loop {
+                sleep(Duration::from_millis(1)).await;
+                ticks += 1;
+                if ticks == 20 {
+                    return ticks;
+                }
+            }
+        });
+        writer.send(&mut [IoSlice::new(b"head")], true).await.unwrap();
+        writer.send_file(&file, 1_000, 19_000_000).await.unwrap();
+        assert_eq!(ticks.await, 20);
+    });
+    let mut received = Vec::new();
+    let mut part = vec![0; 300_000];
+    loop {
+        match peer.read(&mut part).unwrap() {
+            0 => break,
+            read => received.extend_from_slice(&part[..read]),
+        }
+        std::thread::sleep(Duration::from_micros(500));
+    }
+    assert_eq!(&received[..4], b"head");
+    assert!(received[4..] == contents[1_000..19_001_000]);
+    shard.unwrap().join();
+}
+
+#[test]
+fn file_that_ends_early_and_peer_that_leaves_are_told_apart() {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(&pattern(10_000_000)).unwrap();
+    let unreadable = std::fs::OpenOptions::new().write(true).open("/dev/null").unwrap();
+    let (connection, mut peer) = pair();
+    let shard = ShardBuilder::new("short").spawn(move || async move {
+        let (_reader, mut writer) = Socket::adopt(connection, &SocketOptions::default()).unwrap().split();
+        let short = writer.send_file(&file, 9_999_000, 5_000).await;
+        assert!(matches!(short, Err(SendFileError::EndedShort { missing: 4_000 })), "{short:?}");
+        let unreadable = writer.send_file(&unreadable, 0, 5_000).await;
+        assert!(matches!(unreadable, Err(SendFileError::File(_))), "{unreadable:?}");
+        let gone = writer.send_file(&file, 0, 10_000_000).await;
+        assert!(matches!(gone, Err(SendFileError::Peer(_))), "{gone:?}");
+    });
+    peer.read_exact(&mut [0; 2_000]).unwrap();
+    drop(peer);
+    shard.unwrap().join();
+}
+
+#[test]
+fn shard_connects_to_another() {
+    let (sender, echo) = echo_shard("server");
+    let listener = Listener::bind(any_port(), 10).unwrap();
+    let address = listener.local_addr();
+    let acceptor = listener.accept_with(move |connection, _| sender.push(connection).unwrap()).unwrap();
+    run_shard("client", move || async move {
+        let socket = Socket::connect(address, &SocketOptions::default()).await.unwrap();
+        assert_eq!(socket.peer_addr(), address);
+        let (mut reader, mut writer) = socket.split();
+        writer.send(&mut [IoSlice::new(b"hello")], false).await.unwrap();
+        writer.finish();
+        let mut buffer = ReceiveBuffer::new(pool());
+        while reader.receive(&mut buffer).await.unwrap() > 0 {}
+        assert_eq!(buffer.filled(), b"hello");
+        let nobody = SocketAddr::from(([127, 0, 0, 1], 1));
+        let refused = Socket::connect(nobody, &SocketOptions::default()).await;
+        assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    });
+    acceptor.stop();
+    assert_eq!(echo.join(), 1);
+}
