@@ -9,6 +9,7 @@ pub mod frame;
 pub mod header;
 pub mod read;
 pub mod record;
+pub mod validate;
 
 pub use kafka_protocol::messages::ApiKey;
 
