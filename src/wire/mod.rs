@@ -5,11 +5,15 @@
 //! from the network.
 
 pub mod api;
+pub mod fetch;
 pub mod frame;
 pub mod header;
+pub mod parts;
+pub mod produce;
 pub mod read;
 pub mod record;
 pub mod validate;
+pub mod write;
 
 pub use kafka_protocol::messages::ApiKey;
 

@@ -141,7 +141,8 @@ fn flipped_bit_is_a_corrupt_message() {
 fn head_must_be_a_clients() {
     let config = LogConfig::default();
     let whole = batch(Codec::None);
-    let changes: [(&str, fn(&mut BatchHead)); 8] = [
+    type Change = fn(&mut BatchHead);
+    let changes: [(&str, Change); 8] = [
         ("base offset", |head| head.set_base_offset(Offset(1))),
         ("count 0", |head| head.set_count(0)),
         ("negative count", |head| head.set_count(-3)),

@@ -1,0 +1,19 @@
+//! Fetch, versions 4 to 18. The response is encoded around the records, which are sent from their files.
+
+mod request;
+mod response;
+#[cfg(test)]
+mod tests;
+
+pub use request::{
+    FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, IsolationLevel, SessionEpoch, SessionId,
+};
+pub use response::{
+    AbortedTransaction, DivergingEpoch, EncodedFetch, FetchPartitionResponse, FetchResponse,
+    FetchTopicResponse, Piece,
+};
+
+/// The first version with tagged fields.
+const FLEXIBLE_VERSION: i16 = 12;
+/// The first version that names topics by id.
+const TOPIC_ID_VERSION: i16 = 13;
