@@ -3,10 +3,10 @@
 //! the new overrides go into the metadata log.
 
 use super::broker::parse_ip_limits;
-use super::broker_table;
 use super::define::{Definition, Kind, Update, Value};
 use super::settings::Overrides;
-use super::topic_table::{self, Support};
+use super::table;
+use super::table::topic::{self, Support};
 
 /// One step of IncrementalAlterConfigs.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -136,8 +136,8 @@ impl Scope {
 
     fn definition(self, name: &str) -> Option<&'static Definition> {
         match self {
-            Scope::Topic => topic_table::find(name).map(|config| &config.definition),
-            Scope::Broker => broker_table::find(name),
+            Scope::Topic => topic::find(name).map(|config| &config.definition),
+            Scope::Broker => table::find(name),
         }
     }
 }
@@ -169,12 +169,12 @@ fn elements(text: &str) -> Vec<String> {
 
 fn validate_topic(overrides: &Overrides) -> Result<(), AlterError> {
     let refuse = |text: String| Err(AlterError::InvalidConfig(text));
-    if let Some(name) = overrides.keys().find(|name| topic_table::find(name).is_none()) {
+    if let Some(name) = overrides.keys().find(|name| topic::find(name).is_none()) {
         return refuse(format!("Unknown topic config name: {name}"));
     }
     let mut lags = [0, i64::MAX];
     for (name, text) in overrides {
-        let Some(config) = topic_table::find(name) else { continue };
+        let Some(config) = topic::find(name) else { continue };
         let value = match config.definition.parse(text) {
             Ok(value) => value,
             Err(invalid) => return refuse(invalid.to_string()),
@@ -202,13 +202,13 @@ fn validate_topic(overrides: &Overrides) -> Result<(), AlterError> {
 fn validate_broker(overrides: &Overrides) -> Result<(), AlterError> {
     let refuse = |text: String| Err(AlterError::InvalidRequest(text));
     let is_fixed =
-        |name: &&str| broker_table::find(name).is_none_or(|definition| definition.update == Update::ReadOnly);
+        |name: &&str| table::find(name).is_none_or(|definition| definition.update == Update::ReadOnly);
     let fixed: Vec<_> = overrides.keys().map(String::as_str).filter(is_fixed).collect();
     if !fixed.is_empty() {
         return refuse(format!("Cannot update these configs dynamically: [{}]", fixed.join(", ")));
     }
     for (name, text) in overrides {
-        let Some(definition) = broker_table::find(name) else { continue };
+        let Some(definition) = table::find(name) else { continue };
         let value = match definition.parse(text) {
             Ok(value) => value,
             Err(invalid) => return refuse(invalid.to_string()),

@@ -1,11 +1,11 @@
 //! The broker's checked settings: what the file and the command line say, or why they cannot be used.
 
 use super::absent::{self, Absent};
-use super::broker_table;
 use super::define::{Definition, Value};
 use super::listeners::{ListenerTexts, Listeners};
 use super::properties;
 use super::settings::{Levels, Overrides, Settings};
+use super::table;
 use super::{Listener, ListenerName, LogConfig};
 use crate::base::BrokerId;
 use std::collections::{BTreeMap, HashMap};
@@ -246,7 +246,7 @@ impl Given {
     fn check(mut self) -> Result<Loaded, ConfigError> {
         let mut settings = Settings::default();
         for (name, (text, place)) in &self.values {
-            match broker_table::find(name) {
+            match table::find(name) {
                 Some(definition) => {
                     let value = definition.parse(text).map_err(|_| self.invalid(definition))?;
                     settings.set(definition.name, value);

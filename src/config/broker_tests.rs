@@ -221,3 +221,40 @@ fn dynamic_values_win_over_the_file_and_a_topics_own_over_all() {
     assert_eq!(config.levels(&none, &none).log_config(&none).max_message_bytes, 100);
     assert_eq!(config.levels(&none, &map("max.connections", "9")).connection_limits().total, 9);
 }
+
+/// The files for people in the folder `config`.
+fn shipped(name: &str) -> Result<Loaded, ConfigError> {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("config").join(name);
+    let text = std::fs::read_to_string(path).unwrap();
+    BrokerConfig::load(Some(Source { path: name, text: &text }), &[])
+}
+
+#[test]
+fn the_shipped_files_load_without_a_warning() {
+    for name in ["laptop.properties", "production.properties"] {
+        assert_eq!(shipped(name).unwrap().warnings, Vec::<String>::new(), "{name}");
+    }
+    let production = shipped("production.properties").unwrap().config;
+    assert_eq!(production.durability, Durability::Fsync);
+    assert_eq!(production.listeners.len(), 2);
+    assert_eq!(production.socket_send_buffer_bytes, None);
+}
+
+#[test]
+fn the_cluster_file_stops_at_its_voters_only() {
+    let error = shipped("cluster.properties").unwrap_err();
+    assert_eq!(error.name, "controller.quorum.voters");
+    assert!(error.to_string().contains("2@kafka2.internal:9093 is not this node, 1"), "{error}");
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("config/cluster.properties");
+    let text = std::fs::read_to_string(path).unwrap();
+    let alone = [("controller.quorum.voters".to_owned(), "1@kafka1.internal:9093".to_owned())];
+    let loaded = BrokerConfig::load(Some(Source { path: "f", text: &text }), &alone).unwrap();
+    assert_eq!(loaded.warnings, Vec::<String>::new());
+}
+
+#[test]
+fn the_seccomp_rules_are_json() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("config/seccomp-io_uring.json");
+    let rules: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    assert_eq!(rules["syscalls"][0]["names"][0], "io_uring_setup");
+}

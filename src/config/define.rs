@@ -1,5 +1,5 @@
 //! What a property is: its name, type, default, valid values, and how it may change. One [`Definition`]
-//! per property, in the tables of [`super::broker_table`] and [`super::topic_table`]; the rules of
+//! per property, in the tables of [`super::table`]; the rules of
 //! Kafka's `ConfigDef`, its error texts included, because clients show them.
 
 use std::fmt;

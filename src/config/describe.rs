@@ -2,9 +2,9 @@
 //! brokers, with the sources of Kafka's `ConfigHelper`.
 
 use super::define::{Definition, Kind, Update};
-use super::log_table::LogConfigSource;
+use super::log_levels::LogConfigSource;
 use super::settings::{Levels, Overrides};
-use super::{broker_table, topic_table};
+use super::table::{self, topic};
 
 /// Where a value comes from. The numbers are those of the protocol (`DescribeConfigsResponse.ConfigSource`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,7 +49,7 @@ impl Levels<'_> {
     /// The rows of a topic with these overrides, of those names that `wanted` picks.
     pub fn describe_topic(&self, topic: &Overrides, wanted: impl Fn(&str) -> bool) -> Vec<Row> {
         let source = LogConfigSource { topic, levels: *self };
-        let row = |config: &topic_table::TopicConfig| {
+        let row = |config: &topic::TopicConfig| {
             let Definition { name, kind, documentation, .. } = config.definition;
             let value = source.value(name).text();
             let mut synonyms = config.synonym.map_or_else(Vec::new, |synonym| self.given_values(synonym));
@@ -66,10 +66,9 @@ impl Levels<'_> {
                 synonyms,
             }
         };
-        let shown = |config: &&topic_table::TopicConfig| {
-            !config.definition.internal && wanted(config.definition.name)
-        };
-        topic_table::TOPIC.iter().filter(shown).map(row).collect()
+        let shown =
+            |config: &&topic::TopicConfig| !config.definition.internal && wanted(config.definition.name);
+        topic::TOPIC.iter().filter(shown).map(row).collect()
     }
 
     /// The rows of this broker.
@@ -95,7 +94,7 @@ impl Levels<'_> {
     /// Every value given for a broker property or a synonym of it, level by level. What a synonym says
     /// before the property itself is given does not count, so Kafka.
     fn given_values(&self, name: &'static str) -> Vec<Synonym> {
-        let names = broker_table::synonyms(name);
+        let names = table::synonyms(name);
         let dynamic = |level: &Overrides, source| {
             let given =
                 |name: &&'static str| Some(Synonym { name, value: level.get(*name)?.clone(), source });
@@ -108,7 +107,7 @@ impl Levels<'_> {
             values.extend(value.map(|value| Synonym { name, value, source: ConfigSource::StaticBroker }));
         }
         for name in names {
-            let value = broker_table::find(name).and_then(|definition| definition.default_value().text());
+            let value = table::find(name).and_then(|definition| definition.default_value().text());
             values.extend(value.map(|value| Synonym { name, value, source: ConfigSource::Default }));
         }
         let own = values.iter().position(|synonym| synonym.name == name);
@@ -117,7 +116,7 @@ impl Levels<'_> {
 }
 
 fn shown_of_brokers(wanted: impl Fn(&str) -> bool) -> impl Iterator<Item = &'static Definition> {
-    broker_table::BROKER.iter().filter(move |definition| !definition.internal && wanted(definition.name))
+    table::broker_properties().filter(move |definition| !definition.internal && wanted(definition.name))
 }
 
 fn broker_row(definition: &Definition, value: Option<String>, synonyms: Vec<Synonym>) -> Row {

@@ -233,7 +233,7 @@ fn every_dynamic_broker_config_changes_what_it_is_for() {
         ("log.preallocate", "true"),
         ("max.connections.per.ip.overrides", "127.0.0.1:3"),
     ];
-    for definition in super::broker_table::BROKER.iter().filter(|one| one.update == Update::ClusterWide) {
+    for definition in super::table::broker_properties().filter(|one| one.update == Update::ClusterWide) {
         let sample =
             samples.iter().find(|(name, _)| *name == definition.name).map_or("2097152", |(_, value)| value);
         let changed = map(&[(definition.name, sample)]);

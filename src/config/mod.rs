@@ -8,15 +8,14 @@
 mod absent;
 mod alter;
 mod broker;
-mod broker_table;
 mod define;
 mod describe;
 mod listeners;
 mod log;
-mod log_table;
+mod log_levels;
 mod properties;
 mod settings;
-mod topic_table;
+mod table;
 
 #[cfg(test)]
 mod broker_tests;

@@ -2,9 +2,9 @@
 //! own overrides aside, a broker's dynamic values win over the dynamic defaults of all brokers, these over
 //! the file, and the file over Kafka's default (KIP-226).
 
-use super::broker_table;
 use super::define::Value;
-use super::log_table::LogConfigSource;
+use super::log_levels::LogConfigSource;
+use super::table;
 use super::{ConnectionLimits, LogConfig};
 use std::collections::BTreeMap;
 
@@ -74,7 +74,7 @@ impl Settings {
 }
 
 fn default_of(name: &str) -> Value {
-    match broker_table::find(name) {
+    match table::find(name) {
         Some(definition) => definition.default_value(),
         None => panic!("{name} is not in the table of broker properties"),
     }
@@ -102,7 +102,7 @@ impl Levels<'_> {
     }
 
     fn given(&self, name: &str) -> Option<Value> {
-        let dynamic = |level: &Overrides| broker_table::find(name)?.parse(level.get(name)?).ok();
+        let dynamic = |level: &Overrides| table::find(name)?.parse(level.get(name)?).ok();
         dynamic(self.broker).or_else(|| dynamic(self.cluster)).or_else(|| self.fixed.given(name).cloned())
     }
 

@@ -3,7 +3,7 @@
 
 use super::define::Value;
 use super::settings::{Levels, Overrides};
-use super::{CleanupPolicy, LogConfig, TimestampType, TopicCompression, topic_table};
+use super::{CleanupPolicy, LogConfig, TimestampType, TopicCompression, table::topic};
 
 /// A topic's overrides above the broker's levels.
 pub(super) struct LogConfigSource<'a> {
@@ -51,9 +51,7 @@ impl LogConfigSource<'_> {
     /// The topic's override, else what the broker's levels make of it. Overrides were checked before they
     /// were stored; one that is refused all the same counts as not given.
     pub fn value(&self, name: &str) -> Value {
-        let Some(config) = topic_table::find(name) else {
-            panic!("{name} is not in the table of topic configs")
-        };
+        let Some(config) = topic::find(name) else { panic!("{name} is not in the table of topic configs") };
         let own = self.topic.get(name).and_then(|text| config.definition.parse(text).ok());
         own.unwrap_or_else(|| broker_value(config, &self.levels))
     }
@@ -104,7 +102,7 @@ impl LogConfigSource<'_> {
 
 /// What a topic without an override of its own gets from the broker: its synonyms in the order in which
 /// they win, in the unit of the topic config.
-pub(super) fn broker_value(config: &topic_table::TopicConfig, levels: &Levels<'_>) -> Value {
+pub(super) fn broker_value(config: &topic::TopicConfig, levels: &Levels<'_>) -> Value {
     let in_milliseconds = |names: &[(&str, i64)]| {
         let given = names.iter().find_map(|(name, unit_ms)| match levels.value(name) {
             Value::Integer(number) => Some(number.saturating_mul(*unit_ms)),
