@@ -58,6 +58,7 @@ pub struct Metadata {
     asked: bool,
     retry_at: Monotonic,
     backoff: Backoff,
+    generation: u64,
 }
 
 impl Metadata {
@@ -74,6 +75,7 @@ impl Metadata {
             asked: true,
             retry_at: Monotonic::ZERO,
             backoff: Backoff::new(backoff.0, backoff.1),
+            generation: 0,
         }
     }
 
@@ -117,6 +119,7 @@ impl Metadata {
         self.controller = Some(BrokerId(response.controller_id.0)).filter(|id| id.0 >= 0);
         self.cluster_id = response.cluster_id.as_ref().map(|id| id.to_string());
         self.refreshed_at = Some(now);
+        self.generation += 1;
         let mut complete = true;
         for topic in &response.topics {
             let Some(name) = &topic.name else { continue };
@@ -147,6 +150,16 @@ impl Metadata {
     pub fn failed(&mut self, random: &mut Random, now: Monotonic) {
         self.asked = true;
         self.retry_at = now.plus(self.backoff.failed(random));
+    }
+
+    /// Counts the answers taken in.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// All topics that something is known of.
+    pub fn topics(&self) -> impl Iterator<Item = (&TopicName, Result<&TopicMetadata, ErrorCode>)> {
+        self.topics.iter().map(|(name, known)| (name, known.as_ref().map_err(|&code| code)))
     }
 
     pub fn brokers(&self) -> &BTreeMap<BrokerId, Broker> {

@@ -4,6 +4,7 @@
 //! shard and never on its runtime: the broker does not use it. Its decisions (partitioning, batching,
 //! sequences, assignment, metadata) are state machines that take `now`; [`network`] and the drivers do the IO.
 
+mod admin;
 pub mod assignor;
 mod backoff;
 mod cluster;
@@ -12,8 +13,10 @@ mod error;
 mod metadata;
 mod network;
 pub mod partitioner;
+pub mod producer;
 pub mod protocol;
 
+pub use admin::{ConfigEntry, FoundOffset, NewTopic, OffsetAt};
 pub use backoff::Backoff;
 pub use cluster::{Cluster, ClusterConfig, Target};
 pub use connection::Connection;

@@ -188,6 +188,11 @@ impl Network {
         }
     }
 
+    /// Everything sent to the node has been taken by its socket: the peer keeps up.
+    pub fn is_written(&self, id: NodeId) -> bool {
+        self.nodes.get(&id).and_then(Node::connection).is_none_or(Connection::is_written)
+    }
+
     /// Why the last attempt to reach the node failed, while it is not reached.
     pub fn failure(&self, id: NodeId) -> Option<&str> {
         self.nodes.get(&id)?.failure.as_deref()
