@@ -7,6 +7,7 @@
 pub mod api;
 pub mod fetch;
 pub mod frame;
+pub mod guard;
 pub mod header;
 pub mod parts;
 pub mod produce;

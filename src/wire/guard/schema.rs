@@ -1,0 +1,220 @@
+//! The fields of every request that is decoded by kafka-protocol, as far as lengths go: derived from Kafka
+//! 4.2's message definitions (`clients/src/main/resources/common/message/*Request.json`). Tests hold them
+//! against the codecs version by version.
+
+use crate::wire::ApiKey;
+
+/// One field and the versions that have it.
+#[derive(Clone, Copy, Debug)]
+pub struct Field {
+    pub kind: Kind,
+    since: i16,
+    until: i16,
+}
+
+impl Field {
+    pub fn is_in(&self, version: i16) -> bool {
+        self.since <= version && version <= self.until
+    }
+}
+
+/// How a field's length is told.
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    /// This many bytes.
+    Fixed(usize),
+    /// Nullable or not.
+    String,
+    /// Nullable or not.
+    Bytes,
+    /// Of structures.
+    Array(&'static [Field]),
+    /// Of anything else.
+    ArrayOf(&'static Kind),
+    /// Behind a byte that is negative for null.
+    NullableStruct(&'static [Field]),
+}
+
+/// The schema of a request's body; `None` for APIs with codecs of their own and those not served.
+pub fn of(key: ApiKey) -> Option<&'static [Field]> {
+    Some(match key {
+        ApiKey::ListOffsets => LIST_OFFSETS,
+        ApiKey::Metadata => METADATA,
+        ApiKey::OffsetCommit => OFFSET_COMMIT,
+        ApiKey::OffsetFetch => OFFSET_FETCH,
+        ApiKey::FindCoordinator => FIND_COORDINATOR,
+        ApiKey::JoinGroup => JOIN_GROUP,
+        ApiKey::Heartbeat => HEARTBEAT,
+        ApiKey::LeaveGroup => LEAVE_GROUP,
+        ApiKey::SyncGroup => SYNC_GROUP,
+        ApiKey::DescribeGroups => DESCRIBE_GROUPS,
+        ApiKey::ListGroups => LIST_GROUPS,
+        ApiKey::ApiVersions => API_VERSIONS,
+        ApiKey::CreateTopics => CREATE_TOPICS,
+        ApiKey::DeleteTopics => DELETE_TOPICS,
+        ApiKey::DeleteRecords => DELETE_RECORDS,
+        ApiKey::InitProducerId => INIT_PRODUCER_ID,
+        ApiKey::OffsetForLeaderEpoch => OFFSET_FOR_LEADER_EPOCH,
+        ApiKey::DescribeConfigs => DESCRIBE_CONFIGS,
+        ApiKey::AlterConfigs => ALTER_CONFIGS,
+        ApiKey::DescribeLogDirs => TOPICS_WITH_PARTITIONS,
+        ApiKey::CreatePartitions => CREATE_PARTITIONS,
+        ApiKey::DeleteGroups => DELETE_GROUPS,
+        ApiKey::IncrementalAlterConfigs => INCREMENTAL_ALTER_CONFIGS,
+        ApiKey::OffsetDelete => OFFSET_DELETE,
+        ApiKey::DescribeCluster => DESCRIBE_CLUSTER,
+        ApiKey::DescribeProducers => TOPICS_WITH_PARTITIONS,
+        ApiKey::DescribeTopicPartitions => DESCRIBE_TOPIC_PARTITIONS,
+        _ => return None,
+    })
+}
+
+const BOOL: Kind = Kind::Fixed(1);
+const INT8: Kind = Kind::Fixed(1);
+const INT16: Kind = Kind::Fixed(2);
+const INT32: Kind = Kind::Fixed(4);
+const INT64: Kind = Kind::Fixed(8);
+const UUID: Kind = Kind::Fixed(16);
+const STRING: Kind = Kind::String;
+const STRINGS: Kind = Kind::ArrayOf(&STRING);
+const INT32S: Kind = Kind::ArrayOf(&INT32);
+
+const fn all(kind: Kind) -> Field {
+    Field { kind, since: i16::MIN, until: i16::MAX }
+}
+
+const fn since(version: i16, kind: Kind) -> Field {
+    Field { kind, since: version, until: i16::MAX }
+}
+
+const fn until(version: i16, kind: Kind) -> Field {
+    Field { kind, since: i16::MIN, until: version }
+}
+
+const LIST_OFFSETS: &[Field] = &[
+    all(INT32),
+    since(2, INT8),
+    all(Kind::Array(&[all(STRING), all(Kind::Array(&[all(INT32), since(4, INT32), all(INT64)]))])),
+    since(10, INT32),
+];
+
+const METADATA: &[Field] = &[
+    all(Kind::Array(&[since(10, UUID), all(STRING)])),
+    since(4, BOOL),
+    Field { kind: BOOL, since: 8, until: 10 },
+    since(8, BOOL),
+];
+
+const OFFSET_COMMIT: &[Field] = &[
+    all(STRING),
+    all(INT32),
+    all(STRING),
+    since(7, STRING),
+    until(4, INT64),
+    all(Kind::Array(&[
+        all(STRING),
+        all(Kind::Array(&[all(INT32), all(INT64), since(6, INT32), all(STRING)])),
+    ])),
+];
+
+const OFFSET_FETCH: &[Field] = &[
+    until(7, STRING),
+    until(7, Kind::Array(TOPIC_WITH_PARTITIONS)),
+    since(
+        8,
+        Kind::Array(&[
+            all(STRING),
+            since(9, STRING),
+            since(9, INT32),
+            all(Kind::Array(TOPIC_WITH_PARTITIONS)),
+        ]),
+    ),
+    since(7, BOOL),
+];
+
+const FIND_COORDINATOR: &[Field] = &[until(3, STRING), since(1, INT8), since(4, STRINGS)];
+
+const JOIN_GROUP: &[Field] = &[
+    all(STRING),
+    all(INT32),
+    since(1, INT32),
+    all(STRING),
+    since(5, STRING),
+    all(STRING),
+    all(Kind::Array(&[all(STRING), all(Kind::Bytes)])),
+    since(8, STRING),
+];
+
+const HEARTBEAT: &[Field] = &[all(STRING), all(INT32), all(STRING), since(3, STRING)];
+
+const LEAVE_GROUP: &[Field] =
+    &[all(STRING), until(2, STRING), since(3, Kind::Array(&[all(STRING), all(STRING), since(5, STRING)]))];
+
+const SYNC_GROUP: &[Field] = &[
+    all(STRING),
+    all(INT32),
+    all(STRING),
+    since(3, STRING),
+    since(5, STRING),
+    since(5, STRING),
+    all(Kind::Array(&[all(STRING), all(Kind::Bytes)])),
+];
+
+const DESCRIBE_GROUPS: &[Field] = &[all(STRINGS), since(3, BOOL)];
+
+const LIST_GROUPS: &[Field] = &[since(4, STRINGS), since(5, STRINGS)];
+
+const API_VERSIONS: &[Field] = &[since(3, STRING), since(3, STRING)];
+
+const CREATE_TOPICS: &[Field] = &[
+    all(Kind::Array(&[
+        all(STRING),
+        all(INT32),
+        all(INT16),
+        all(Kind::Array(&[all(INT32), all(INT32S)])),
+        all(Kind::Array(&[all(STRING), all(STRING)])),
+    ])),
+    all(INT32),
+    all(BOOL),
+];
+
+const DELETE_TOPICS: &[Field] =
+    &[since(6, Kind::Array(&[all(STRING), all(UUID)])), until(5, STRINGS), all(INT32)];
+
+const DELETE_RECORDS: &[Field] =
+    &[all(Kind::Array(&[all(STRING), all(Kind::Array(&[all(INT32), all(INT64)]))])), all(INT32)];
+
+const INIT_PRODUCER_ID: &[Field] = &[all(STRING), all(INT32), since(3, INT64), since(3, INT16)];
+
+const OFFSET_FOR_LEADER_EPOCH: &[Field] = &[
+    since(3, INT32),
+    all(Kind::Array(&[all(STRING), all(Kind::Array(&[all(INT32), all(INT32), all(INT32)]))])),
+];
+
+const DESCRIBE_CONFIGS: &[Field] =
+    &[all(Kind::Array(&[all(INT8), all(STRING), all(STRINGS)])), all(BOOL), since(3, BOOL)];
+
+const ALTER_CONFIGS: &[Field] =
+    &[all(Kind::Array(&[all(INT8), all(STRING), all(Kind::Array(&[all(STRING), all(STRING)]))])), all(BOOL)];
+
+const CREATE_PARTITIONS: &[Field] =
+    &[all(Kind::Array(&[all(STRING), all(INT32), all(Kind::Array(&[all(INT32S)]))])), all(INT32), all(BOOL)];
+
+const DELETE_GROUPS: &[Field] = &[all(STRINGS)];
+
+const INCREMENTAL_ALTER_CONFIGS: &[Field] = &[
+    all(Kind::Array(&[all(INT8), all(STRING), all(Kind::Array(&[all(STRING), all(INT8), all(STRING)]))])),
+    all(BOOL),
+];
+
+const OFFSET_DELETE: &[Field] =
+    &[all(STRING), all(Kind::Array(&[all(STRING), all(Kind::Array(&[all(INT32)]))]))];
+
+const DESCRIBE_CLUSTER: &[Field] = &[all(BOOL), since(1, INT8), since(2, BOOL)];
+
+const DESCRIBE_TOPIC_PARTITIONS: &[Field] =
+    &[all(Kind::Array(&[all(STRING)])), all(INT32), all(Kind::NullableStruct(&[all(STRING), all(INT32)]))];
+
+const TOPIC_WITH_PARTITIONS: &[Field] = &[all(STRING), all(INT32S)];
+
+const TOPICS_WITH_PARTITIONS: &[Field] = &[all(Kind::Array(TOPIC_WITH_PARTITIONS))];
