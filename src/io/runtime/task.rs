@@ -25,7 +25,8 @@ pub enum Queue {
     Serve,
     /// Raft, heartbeats, coordination: 300 shares, but a wake from another thread interrupts the others.
     Control,
-    /// Compaction, recovery, cold reads: 100 shares. Yield every 100 µs, see [`TimeSlice`].
+    /// Compaction, recovery, cold reads, sweeps of an idle shard: 100 shares. Yield every 100 µs, see
+    /// [`TimeSlice`]. Not for what somebody waits for: see the watchdog.
     Back,
 }
 
@@ -90,7 +91,8 @@ pub fn spawn<T: 'static>(
     name: &'static str,
     future: impl Future<Output = T> + 'static,
 ) -> Task<T> {
-    let (handle, activity) = context(|context| (context.queue(queue), context.pulse.activity(name)));
+    let (handle, activity) =
+        context(|context| (context.queue(queue), context.pulse.activity(name, queue == Queue::Back)));
     let watched = Watched { future, name, activity };
     match glommio::spawn_local_into(watched, handle) {
         Ok(task) => Task(task),

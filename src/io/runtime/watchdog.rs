@@ -1,8 +1,12 @@
 //! The watchdog: one plain thread per process that wakes every shard in turn and sees whether it answers.
 //!
 //! It exists for two reasons. The executor can park although tasks are ready; any event ends that, and the
-//! watchdog's wake is one: every 2 ms while the shard has had work within the last second, else every 100
-//! ms. And a shard that is stuck in one task is reported with its name and the task that ran last.
+//! watchdog's wake is one: every 2 ms while the shard has work, else every 100 ms. And a shard that is stuck
+//! in one task is reported with its name and the task that ran last.
+//!
+//! A wake costs the shard about what a request costs, so a shard that answers five in a row without having
+//! polled anything else counts as idle. Its next poll calls the watchdog back. A poll of the background
+//! queue does not: sweeps that run on an idle shard belong there.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -14,12 +18,12 @@ use std::time::Duration;
 use crate::base::clock::{self, Monotonic};
 use crate::base::fatal;
 
-/// Between wakes of a shard that has had work lately.
+/// Between wakes of a shard that has work.
 const PERIOD_BUSY: Duration = Duration::from_millis(2);
 /// Between wakes of an idle shard.
 const PERIOD_IDLE: Duration = Duration::from_millis(100);
-/// A shard without a poll for this long is idle.
-const IDLE_AFTER: Duration = Duration::from_secs(1);
+/// So many answers in a row without any other poll: there was nothing left to run.
+const QUIET_ANSWERS: u32 = 5;
 /// A silence this long is counted and logged.
 const STALL_REPORTED: Duration = Duration::from_millis(500);
 /// After this much silence the wakes get rare: each one in the queue holds one of the executor's 32,767
@@ -60,7 +64,7 @@ pub(super) fn watch(name: &str) -> Arc<Pulse> {
         asked_ns: AtomicU64::new(0),
         polls: AtomicU64::new(0),
         label: AtomicU32::new(0),
-        watched_closely: AtomicBool::new(true),
+        taken_for_idle: AtomicBool::new(false),
         longest_ns: AtomicU64::new(0),
         stalls: AtomicU64::new(0),
     });
@@ -84,16 +88,16 @@ pub(super) struct Pulse {
     polls: AtomicU64,
     /// Index into [`Labels`].
     label: AtomicU32,
-    /// Cleared by the watchdog when it goes over to the long period; the next poll on the shard calls it
-    /// back.
-    watched_closely: AtomicBool,
+    /// Set by the watchdog when it goes over to the long period, cleared by the poll that calls it back.
+    taken_for_idle: AtomicBool,
     longest_ns: AtomicU64,
     stalls: AtomicU64,
 }
 
 impl Pulse {
-    pub(super) fn activity(self: &Arc<Self>, name: &'static str) -> Activity {
-        Activity { pulse: self.clone(), label: label_of(name) }
+    /// For a task with this name; one in the background does not call the watchdog.
+    pub(super) fn activity(self: &Arc<Self>, name: &'static str, background: bool) -> Activity {
+        Activity { pulse: self.clone(), label: label_of(name), background }
     }
 
     /// The shard's side: answers each wake of the watchdog, for ever.
@@ -145,16 +149,20 @@ impl Pulse {
 pub(super) struct Activity {
     pulse: Arc<Pulse>,
     label: u32,
+    background: bool,
 }
 
 impl Activity {
     /// Two loads and two stores without a lock prefix.
     pub(super) fn note(&self) {
         let pulse = &*self.pulse;
-        pulse.polls.store(pulse.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         pulse.label.store(self.label, Ordering::Relaxed);
-        if !pulse.watched_closely.load(Ordering::Relaxed) {
-            pulse.watched_closely.store(true, Ordering::Relaxed);
+        if self.background {
+            return;
+        }
+        pulse.polls.store(pulse.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        if pulse.taken_for_idle.load(Ordering::Relaxed) {
+            pulse.taken_for_idle.store(false, Ordering::Relaxed);
             watchdog_thread().unpark();
         }
     }
@@ -164,7 +172,8 @@ impl Activity {
 struct Watch {
     pulse: Arc<Pulse>,
     polls: u64,
-    moved_at: Monotonic,
+    /// Answers since the last other poll.
+    quiet_answers: u32,
     wake_at: Monotonic,
     reported: bool,
 }
@@ -174,9 +183,9 @@ impl Watch {
     fn round(&mut self, now: Monotonic) -> Monotonic {
         let pulse = self.pulse.clone();
         let polls = pulse.polls.load(Ordering::Relaxed);
-        if polls != self.polls || pulse.watched_closely.load(Ordering::Relaxed) && self.is_idle(now) {
+        if polls != self.polls {
             self.polls = polls;
-            self.moved_at = now;
+            self.quiet_answers = 0;
             self.wake_at = self.wake_at.min(now.plus(PERIOD_BUSY));
         }
         let asked = pulse.asked_ns.load(Ordering::Relaxed);
@@ -184,21 +193,18 @@ impl Watch {
         self.report(silence);
         if now >= self.wake_at {
             if asked == 0 {
+                self.quiet_answers = self.quiet_answers.saturating_add(1);
                 pulse.asked_ns.store(now.as_nanos().max(1), Ordering::Relaxed);
             }
-            pulse.wake();
-            let idle = self.is_idle(now);
+            let idle = self.quiet_answers > QUIET_ANSWERS;
             if idle {
-                pulse.watched_closely.store(false, Ordering::Relaxed);
+                pulse.taken_for_idle.store(true, Ordering::Relaxed);
             }
+            pulse.wake();
             let rarely = idle || silence > SILENT_AFTER;
             self.wake_at = now.plus(if rarely { PERIOD_IDLE } else { PERIOD_BUSY });
         }
         self.wake_at
-    }
-
-    fn is_idle(&self, now: Monotonic) -> bool {
-        now.since(self.moved_at) >= IDLE_AFTER
     }
 
     fn report(&mut self, silence: Duration) {
@@ -244,7 +250,7 @@ fn update(watches: &mut Vec<Watch>, now: Monotonic) {
             watches.push(Watch {
                 pulse: pulse.clone(),
                 polls: 0,
-                moved_at: now,
+                quiet_answers: 0,
                 wake_at: now,
                 reported: false,
             });
