@@ -134,7 +134,8 @@ impl Scope {
         Ok(elements(current.unwrap_or_default()))
     }
 
-    fn definition(self, name: &str) -> Option<&'static Definition> {
+    /// What is known of the config of this name.
+    pub fn definition(self, name: &str) -> Option<&'static Definition> {
         match self {
             Scope::Topic => topic::find(name).map(|config| &config.definition),
             Scope::Broker => table::find(name),
@@ -158,7 +159,7 @@ fn check_names_and_nulls<'a>(steps: impl Iterator<Item = (&'a str, bool)>) -> Re
         true => Ok(()),
         false => Err(AlterError::InvalidRequest(format!(
             "Null value not supported for : {}",
-            without_value.join(",")
+            without_value.join(", ")
         ))),
     }
 }

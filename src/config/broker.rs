@@ -274,6 +274,11 @@ impl Given {
         // As in Kafka, either name stands for the other.
         settings.set("node.id", Value::Integer(node_id.0.into()));
         settings.set("broker.id", Value::Integer(node_id.0.into()));
+        // Kafka wants it said; a file that does not say it means this.
+        if settings.given("process.roles").is_none() {
+            let roles = ["broker", "controller"].map(str::to_owned);
+            settings.set("process.roles", Value::List(roles.to_vec()));
+        }
         let s = &settings;
         self.check_roles(s)?;
         let (log_dirs, metadata_log_dir) = self.directories(s)?;
@@ -373,7 +378,8 @@ impl Given {
             true => Ok(()),
             false => Err(self.error(
                 "process.roles",
-                "a node with one role only needs a cluster, which this version does not form; wanted: broker,controller",
+                "a node with one role needs a cluster, which this version does not form; \
+                 wanted: broker,controller",
             )),
         }
     }

@@ -82,8 +82,8 @@ fn a_property_that_kuring_lacks_gets_one_warning() {
         warnings("num.io.threads=8\nfoo.bar=1"),
         [
             "server.properties:4: foo.bar is ignored: kuring does not know this property",
-            "server.properties:3: num.io.threads is ignored: kuring has no such thread pool: kuring.shards and \
-         kuring.file.threads take their place",
+            "server.properties:3: num.io.threads is ignored: kuring has no such thread pool: kuring.shards \
+             and kuring.file.threads take their place",
         ]
     );
 }
@@ -161,7 +161,8 @@ fn a_quorum_of_several_nodes_is_refused_by_name() {
 #[test]
 fn named_listeners_have_endpoints_of_their_own() {
     let config = config(
-        "listeners=IN://127.0.0.1:9092,OUT://0.0.0.0:9094\nadvertised.listeners=IN://10.0.0.1:9092,OUT://kafka.example:9094\n\
+        "listeners=IN://127.0.0.1:9092,OUT://0.0.0.0:9094\n\
+         advertised.listeners=IN://10.0.0.1:9092,OUT://kafka.example:9094\n\
          listener.security.protocol.map=IN:PLAINTEXT,OUT:PLAINTEXT\ninter.broker.listener.name=IN",
     );
     let out = config.listener(&ListenerName::new("out")).unwrap();

@@ -360,8 +360,8 @@ mod tests {
         let throttled = define(Kind::List, Valid::ThrottledReplicas);
         assert_eq!(
             refusal(throttled, "x"),
-            "Invalid value [x] for configuration x.y: x.y must be the literal '*' or a list of replicas in the \
-             following format: [partitionId]:[brokerId],[partitionId]:[brokerId],..."
+            "Invalid value [x] for configuration x.y: x.y must be the literal '*' or a list of replicas in \
+             the following format: [partitionId]:[brokerId],[partitionId]:[brokerId],..."
         );
     }
 

@@ -119,7 +119,8 @@ fn set(name: &str, value: &str) -> Alteration {
 #[test]
 fn append_and_subtract_work_on_the_override_or_the_default() {
     let policy = |current: &[(&str, &str)], operation, value| {
-        alter(Scope::Topic, current, &[step("cleanup.policy", operation, Some(value))]).unwrap()["cleanup.policy"].clone()
+        let step = step("cleanup.policy", operation, Some(value));
+        alter(Scope::Topic, current, &[step]).unwrap()["cleanup.policy"].clone()
     };
     assert_eq!(policy(&[], Operation::Append, "compact"), "delete,compact");
     assert_eq!(
@@ -171,8 +172,8 @@ fn a_refused_topic_change_has_kafkas_code_and_words() {
     );
     assert_eq!(
         refused(&[set("remote.storage.enable", "true")]),
-        "INVALID_CONFIG Tiered Storage functionality is disabled in the broker. Topic cannot be configured with \
-         remote log storage."
+        "INVALID_CONFIG Tiered Storage functionality is disabled in the broker. Topic cannot be configured \
+         with remote log storage."
     );
 }
 

@@ -186,7 +186,8 @@ impl ListenerTexts<'_> {
                 }
             },
             None if self.inter_broker_protocol != "PLAINTEXT" => {
-                let reason = "kuring speaks PLAINTEXT only, and another protocol would leave the brokers' traffic open";
+                let reason =
+                    "kuring speaks PLAINTEXT only: serving it so would leave the brokers' traffic open";
                 Err(Fault { name: PROTOCOL, reason: reason.to_owned() })
             }
             // As Kafka: the listener that is named like the protocol.
@@ -214,14 +215,15 @@ fn protocol_of(
         Some((_, protocol)) if protocol == "PLAINTEXT" => Ok(SecurityProtocol::Plaintext),
         Some((_, protocol)) => {
             let reason = format!(
-                "listener {name} is {protocol}; kuring speaks PLAINTEXT only yet, and serving it so would leave \
-                 the broker open"
+                "listener {name} is {protocol}; kuring speaks PLAINTEXT only yet, and serving it so would \
+                 leave the broker open"
             );
             Err(Fault { name: property, reason })
         }
         None => {
             let reason = format!(
-                "no protocol is known for listener {name}; add {name}:PLAINTEXT to listener.security.protocol.map"
+                "no protocol is known for listener {name}; add {name}:PLAINTEXT to \
+                 listener.security.protocol.map"
             );
             Err(Fault { name: property, reason })
         }
@@ -291,7 +293,8 @@ fn check_routable(endpoint: &Endpoint, is_set: bool) -> Result<(), Fault> {
     let reason = match is_set {
         true => format!("no client can connect to {host}; wanted: a name or address of this machine"),
         false => format!(
-            "not set, and no client can connect to the {host} of listeners; wanted: a name or address of this machine"
+            "not set, and no client can connect to the {host} of listeners; wanted: a name or address of \
+             this machine"
         ),
     };
     Err(Fault { name: "advertised.listeners", reason })

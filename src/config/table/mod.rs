@@ -1,6 +1,6 @@
 //! The tables: the broker properties and the topic configs that kuring has, with Kafka's names, types,
-//! defaults and ranges (Apache Kafka 4.4), and kuring's own with the prefix `kuring.`. What is not here kuring does not have; see
-//! `absent` for what becomes of such a property.
+//! defaults and ranges (Apache Kafka 4.4), and kuring's own with the prefix `kuring.`. What is not
+//! here kuring does not have; see `absent` for what becomes of such a property.
 
 mod log;
 mod server;

@@ -25,7 +25,7 @@ pub(super) static SERVER: &[Definition] = &[
     p(
         "process.roles",
         List,
-        Some("broker,controller"),
+        None,
         OneOf(&["broker", "controller"]),
         High,
         "What this process is. kuring runs both roles in one process; a node with only one of them needs a \
@@ -42,7 +42,7 @@ pub(super) static SERVER: &[Definition] = &[
     p(
         "controller.listener.names",
         List,
-        Some(""),
+        None,
         Any,
         High,
         "The listeners that are for controllers. Their traffic does not exist on a single node, so kuring \
