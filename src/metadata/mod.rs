@@ -28,3 +28,6 @@ pub use image::{BrokerImage, ConfigResource, Endpoint, Image, Overrides, Partiti
 pub use names::{TopicNameError, check_topic_name, is_internal_topic};
 pub use record::{PartitionChange, Record};
 pub use state::{ApplyError, State};
+
+#[cfg(test)]
+pub(crate) use controller::testing;

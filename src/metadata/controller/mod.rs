@@ -147,7 +147,7 @@ fn check_size(records: &[Record]) -> Result<(), Refusal> {
 }
 
 #[cfg(test)]
-pub(super) mod testing {
+pub(crate) mod testing {
     //! A controller with its state, as the driver would run it.
 
     use super::super::command::RegisterBroker;

@@ -1,0 +1,268 @@
+//! openraft's log store: entries in memory since the last purge, and one task that brings every change to
+//! the disk in the order it was asked for.
+//!
+//! The task takes whatever waits and writes neighbouring appends together with one fdatasync. After an error
+//! nothing is written any more: what the disk holds is unknown.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::fmt::Debug;
+use std::io;
+use std::ops::{Bound, RangeBounds};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use openraft::storage::{IOFlushed, LogState, RaftLogStorage};
+use openraft::{OptionalSend, RaftLogReader};
+use tokio::sync::{mpsc, oneshot};
+
+use super::log_files::{self, Loaded, LogFiles};
+use super::types::{Entry, LogId, Types, Vote};
+use super::vote_file::VoteFile;
+use crate::io::Files;
+use crate::io::runtime::{self, Queue, Task};
+use crate::io::threads::FileThreads;
+
+/// Changes that wait for the disk; openraft waits when there are more.
+const JOBS_WAITING_MAX: usize = 256;
+
+/// The store's handle; clones share it. Also the reader that openraft asks for.
+#[derive(Clone)]
+pub struct LogStore {
+    cache: Rc<RefCell<Cache>>,
+    jobs: mpsc::Sender<Job>,
+}
+
+/// What is on disk, or on its way there.
+struct Cache {
+    entries: VecDeque<Entry>,
+    purged: Option<LogId>,
+    vote: Option<Vote>,
+}
+
+enum Job {
+    Append { first: u64, before: Option<LogId>, frames: Vec<Vec<u8>>, flushed: IOFlushed<Types> },
+    Truncate { index: u64, done: oneshot::Sender<io::Result<()>> },
+    Purge { upto: LogId, done: oneshot::Sender<io::Result<()>> },
+    SaveVote { vote: Vote, done: oneshot::Sender<io::Result<()>> },
+}
+
+impl LogStore {
+    /// Starts the writing task, which ends when the last clone of the store is gone.
+    pub fn start<F: Files>(
+        threads: FileThreads,
+        log: LogFiles<F>,
+        loaded: Loaded,
+        vote_file: VoteFile<F::File>,
+        vote: Option<Vote>,
+    ) -> (LogStore, Task<()>) {
+        let (jobs, waiting) = mpsc::channel(JOBS_WAITING_MAX);
+        let cache = Cache { entries: loaded.entries.into(), purged: loaded.purged, vote };
+        let writer =
+            Writer { threads, log: Arc::new(Mutex::new(log)), vote: Arc::new(Mutex::new(vote_file)) };
+        let task = runtime::spawn(Queue::Control, "raft-log", writer.run(waiting));
+        (LogStore { cache: Rc::new(RefCell::new(cache)), jobs }, task)
+    }
+
+    /// The last entry, or what was purged when there is none.
+    pub fn last_log_id(&self) -> Option<LogId> {
+        self.cache.borrow().last_log_id()
+    }
+
+    async fn do_job(&self, job: impl FnOnce(oneshot::Sender<io::Result<()>>) -> Job) -> io::Result<()> {
+        let (done, result) = oneshot::channel();
+        self.jobs.send(job(done)).await.map_err(|_| stopped())?;
+        result.await.unwrap_or_else(|_| Err(stopped()))
+    }
+}
+
+impl Cache {
+    fn last_log_id(&self) -> Option<LogId> {
+        self.entries.back().map(|entry| entry.log_id).or(self.purged)
+    }
+
+    /// The position of `index` in `entries`, whether it is there or not.
+    fn position(&self, index: u64) -> usize {
+        let first = self.entries.front().map_or(0, |entry| entry.log_id.index);
+        usize::try_from(index.saturating_sub(first)).unwrap_or(usize::MAX).min(self.entries.len())
+    }
+}
+
+impl RaftLogReader<Types> for LogStore {
+    async fn try_get_log_entries<RB: RangeBounds<u64> + Clone + Debug + OptionalSend>(
+        &mut self,
+        range: RB,
+    ) -> io::Result<Vec<Entry>> {
+        let cache = self.cache.borrow();
+        let start = match range.start_bound() {
+            Bound::Included(index) => cache.position(*index),
+            Bound::Excluded(index) => cache.position(index.saturating_add(1)),
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(index) => cache.position(index.saturating_add(1)),
+            Bound::Excluded(index) => cache.position(*index),
+            Bound::Unbounded => cache.entries.len(),
+        };
+        Ok(cache.entries.range(start..end.max(start)).cloned().collect())
+    }
+
+    async fn read_vote(&mut self) -> io::Result<Option<Vote>> {
+        Ok(self.cache.borrow().vote)
+    }
+}
+
+impl RaftLogStorage<Types> for LogStore {
+    type LogReader = LogStore;
+
+    async fn get_log_state(&mut self) -> io::Result<LogState<Types>> {
+        let cache = self.cache.borrow();
+        Ok(LogState { last_purged_log_id: cache.purged, last_log_id: cache.last_log_id() })
+    }
+
+    async fn get_log_reader(&mut self) -> LogStore {
+        self.clone()
+    }
+
+    async fn save_vote(&mut self, vote: &Vote) -> io::Result<()> {
+        let vote = *vote;
+        self.do_job(|done| Job::SaveVote { vote, done }).await?;
+        self.cache.borrow_mut().vote = Some(vote);
+        Ok(())
+    }
+
+    async fn append<I>(&mut self, entries: I, flushed: IOFlushed<Types>) -> io::Result<()>
+    where
+        I: IntoIterator<Item = Entry> + OptionalSend,
+        I::IntoIter: OptionalSend,
+    {
+        let job = {
+            let mut cache = self.cache.borrow_mut();
+            let before = cache.last_log_id();
+            let start = cache.entries.len();
+            cache.entries.extend(entries);
+            let frames: Vec<Vec<u8>> = cache.entries.range(start..).map(log_files::frame).collect();
+            let Some(first) = cache.entries.get(start).map(|entry| entry.log_id.index) else {
+                flushed.io_completed(Ok(()));
+                return Ok(());
+            };
+            Job::Append { first, before, frames, flushed }
+        };
+        self.jobs.send(job).await.map_err(|_| stopped())
+    }
+
+    async fn truncate_after(&mut self, last: Option<LogId>) -> io::Result<()> {
+        let index = last.map_or(0, |log_id| log_id.index + 1);
+        {
+            let mut cache = self.cache.borrow_mut();
+            let kept = cache.position(index);
+            cache.entries.truncate(kept);
+        }
+        self.do_job(|done| Job::Truncate { index, done }).await
+    }
+
+    async fn purge(&mut self, upto: LogId) -> io::Result<()> {
+        {
+            let mut cache = self.cache.borrow_mut();
+            let gone = cache.position(upto.index + 1);
+            cache.entries.drain(..gone);
+            cache.purged = cache.purged.max(Some(upto));
+        }
+        self.do_job(|done| Job::Purge { upto, done }).await
+    }
+}
+
+/// The writing task.
+struct Writer<F: Files> {
+    threads: FileThreads,
+    /// Only one job at a time locks it; the lock is what lets it go to the file threads and back.
+    log: Arc<Mutex<LogFiles<F>>>,
+    vote: Arc<Mutex<VoteFile<F::File>>>,
+}
+
+impl<F: Files> Writer<F> {
+    async fn run(self, mut waiting: mpsc::Receiver<Job>) {
+        let mut jobs: Vec<Job> = Vec::new();
+        let mut failed: Option<String> = None;
+        while waiting.recv_many(&mut jobs, JOBS_WAITING_MAX).await > 0 {
+            let mut batch = jobs.drain(..).peekable();
+            while let Some(job) = batch.next() {
+                let (work, answers) = match job {
+                    Job::Append { first, before, mut frames, flushed } => {
+                        let mut answers = vec![Answer::Flushed(flushed)];
+                        while let Some(Job::Append { frames: more, flushed, .. }) =
+                            batch.next_if(|job| matches!(job, Job::Append { .. }))
+                        {
+                            frames.extend(more);
+                            answers.push(Answer::Flushed(flushed));
+                        }
+                        (Work::Append { first, before, frames }, answers)
+                    }
+                    Job::Truncate { index, done } => (Work::Truncate(index), vec![Answer::Done(done)]),
+                    Job::Purge { upto, done } => (Work::Purge(upto), vec![Answer::Done(done)]),
+                    Job::SaveVote { vote, done } => (Work::SaveVote(vote), vec![Answer::Done(done)]),
+                };
+                let result = match &failed {
+                    Some(reason) => Err(reason.clone()),
+                    None => self.perform(work).await,
+                };
+                if let Err(reason) = &result {
+                    failed.get_or_insert_with(|| reason.clone());
+                }
+                for answer in answers {
+                    answer.send(&result);
+                }
+            }
+        }
+    }
+
+    async fn perform(&self, work: Work) -> Result<(), String> {
+        let (log, vote_file) = (self.log.clone(), self.vote.clone());
+        let job = move || {
+            // A job that panicked ended the process: a poisoned lock cannot be seen.
+            let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
+            match work {
+                Work::Append { first, before, frames } => {
+                    log.append(first, before, &frames).map_err(|error| error.to_string())
+                }
+                Work::Truncate(index) => log.truncate_from(index).map_err(|error| error.to_string()),
+                Work::Purge(upto) => log.purge(upto).map_err(|error| error.to_string()),
+                Work::SaveVote(vote) => vote_file
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .save(&vote)
+                    .map_err(|error| format!("metadata vote: {error}")),
+            }
+        };
+        self.threads.run("raft-log", job).await
+    }
+}
+
+enum Work {
+    Append { first: u64, before: Option<LogId>, frames: Vec<Vec<u8>> },
+    Truncate(u64),
+    Purge(LogId),
+    SaveVote(Vote),
+}
+
+enum Answer {
+    Flushed(IOFlushed<Types>),
+    Done(oneshot::Sender<io::Result<()>>),
+}
+
+impl Answer {
+    fn send(self, result: &Result<(), String>) {
+        let result = result.clone().map_err(io::Error::other);
+        match self {
+            Answer::Flushed(flushed) => flushed.io_completed(result),
+            Answer::Done(done) => {
+                // openraft may have been shut down meanwhile.
+                let _ = done.send(result);
+            }
+        }
+    }
+}
+
+fn stopped() -> io::Error {
+    io::Error::other("the metadata log was closed")
+}
