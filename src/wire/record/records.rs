@@ -13,6 +13,8 @@ pub enum RecordFormatError {
     Truncated,
     #[error("record length {0} is impossible")]
     Length(i32),
+    #[error("record of {len} bytes exceeds max.decompressed.message.bytes={len_max}")]
+    TooLong { len: i32, len_max: usize },
     #[error("variable-length integer does not end")]
     Varint,
     #[error("a field of the record leaves its bounds")]

@@ -189,13 +189,18 @@ impl Validation {
             return Err(too_large(head.total_len(), rules.batch_bytes_max));
         }
         check_head(&head)?;
+        // Kafka bounds a record where it decompresses, nowhere else.
+        let record_len_max = match source {
+            Codec::None => usize::MAX,
+            _ => config.max_decompressed_message_bytes as usize,
+        };
         let output = match rules.target.codec == source {
             true => None,
             false => Some(Compressor::new(rules.target)?),
         };
         Ok(Self {
             stage: Stage::Checksum { crc: head.compute_crc(&[]), at: 0 },
-            scanner: Scanner::new(head.count()),
+            scanner: Scanner::new(head.count(), record_len_max),
             findings: Findings::new(),
             head,
             body,

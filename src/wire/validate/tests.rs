@@ -318,6 +318,17 @@ fn bomb_is_refused_at_the_limit() {
 }
 
 #[test]
+fn record_above_the_decompressed_limit_is_refused_when_compressed() {
+    let config = LogConfig { max_decompressed_message_bytes: 100, ..LogConfig::default() };
+    for codec in Codec::ALL {
+        let records = records_of(codec, &[b"small", &[7; 200]]).finish().unwrap();
+        let refused = codec != Codec::None;
+        let outcome = validate(records, &config);
+        assert_eq!(outcome.is_err_and(|error| error.code == ErrorCode::InvalidRecord), refused, "{codec:?}");
+    }
+}
+
+#[test]
 fn records_with_wrong_offsets_are_renumbered() {
     for codec in Codec::ALL {
         let mut builder = BatchBuilder::new(Offset(0), Compression::of(codec));
