@@ -1,6 +1,9 @@
 //! The command line: it reads arguments, prints and chooses the exit code. The work is done by [`crate::client`],
 //! [`crate::perf`] and the server.
 
+mod consume;
+mod dump_log;
+mod json;
 mod output;
 mod produce;
 mod topic;
@@ -30,6 +33,10 @@ enum Command {
     Topic(topic::TopicCommand),
     /// Write the lines of standard input to a topic, byte for byte
     Produce(produce::ProduceArguments),
+    /// Print the records of a topic
+    Consume(consume::ConsumeArguments),
+    /// Show and check the files of a partition's log
+    DumpLog(dump_log::DumpLogArguments),
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  kuring completions bash > /etc/bash_completion.d/kuring")]
     Completions {
@@ -69,6 +76,8 @@ pub fn main() -> ExitCode {
     let outcome = match arguments.command {
         Command::Topic(command) => client_command(|| topic::run(command)),
         Command::Produce(arguments) => client_command(|| produce::run(arguments)),
+        Command::Consume(arguments) => client_command(|| consume::run(arguments)),
+        Command::DumpLog(arguments) => dump_log::run(arguments),
         Command::Completions { shell } => completions(shell),
     };
     match outcome {

@@ -41,6 +41,9 @@ pub enum ClientError {
     NoOffset(TopicPartition),
     #[error("the producer is closed")]
     Closed,
+    /// The caller asked to stop.
+    #[error("interrupted")]
+    Interrupted,
     #[error(transparent)]
     Io(#[from] io::Error),
 }

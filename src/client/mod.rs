@@ -9,6 +9,7 @@ pub mod assignor;
 mod backoff;
 mod cluster;
 mod connection;
+pub mod consumer;
 mod error;
 mod metadata;
 mod network;

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -84,6 +85,7 @@ pub struct Network {
     next_token: u64,
     random: Random,
     wake: Option<Arc<OwnedFd>>,
+    interrupt: Option<Arc<AtomicBool>>,
     events: Vec<Event>,
 }
 
@@ -121,6 +123,8 @@ struct Waiting {
     deadline: Monotonic,
 }
 
+/// How often a wait looks at the interrupt flag.
+const INTERRUPT_WAIT: Duration = Duration::from_millis(100);
 /// The correlation id of the ApiVersions exchange.
 const OPENING_CORRELATION: i32 = -1;
 
@@ -132,6 +136,7 @@ impl Network {
             next_token: 0,
             random: Random::from_os(),
             wake: None,
+            interrupt: None,
             events: Vec::new(),
         }
     }
@@ -139,6 +144,16 @@ impl Network {
     /// [`Network::poll`] also returns when this eventfd is written.
     pub fn set_wake(&mut self, wake: Arc<OwnedFd>) {
         self.wake = Some(wake);
+    }
+
+    /// Once the flag is set, [`Network::poll`] fails with [`ClientError::Interrupted`] within 100 ms.
+    pub fn set_interrupt(&mut self, interrupt: Arc<AtomicBool>) {
+        self.interrupt = Some(interrupt);
+    }
+
+    /// Lets the last requests of an interrupted user through.
+    pub fn clear_interrupt(&mut self) {
+        self.interrupt = None;
     }
 
     pub fn config(&self) -> &NetworkConfig {
@@ -260,6 +275,10 @@ impl Network {
 
     /// Waits until a request ends, the wake-up is written or `timeout` is over, and returns what ended.
     pub fn poll(&mut self, timeout: Duration, now: Monotonic) -> Result<Vec<Event>> {
+        if self.interrupt.as_ref().is_some_and(|interrupt| interrupt.load(Ordering::Relaxed)) {
+            return Err(ClientError::Interrupted);
+        }
+        let timeout = if self.interrupt.is_some() { timeout.min(INTERRUPT_WAIT) } else { timeout };
         let timeout =
             if self.events.is_empty() { timeout.min(self.next_deadline(now)) } else { Duration::ZERO };
         let ids: Vec<NodeId> =
