@@ -259,3 +259,60 @@ fn the_seccomp_rules_are_json() {
     let rules: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
     assert_eq!(rules["syscalls"][0]["names"][0], "io_uring_setup");
 }
+
+/// Values at the edges of every type.
+const EDGES: &[&str] = &[
+    "",
+    " ",
+    "0",
+    "-1",
+    "-2",
+    "1",
+    "32768",
+    "2147483647",
+    "-2147483648",
+    "2147483648",
+    "9223372036854775807",
+    "-9223372036854775808",
+    "NaN",
+    "-inf",
+    "1e400",
+    "true",
+    "a",
+    ",",
+    "a,,b",
+    ":",
+    "A:PLAINTEXT",
+    "A://",
+    "A://:1",
+    "*",
+    "1:1",
+    "1@a:1",
+    "0-",
+    "é",
+];
+
+#[test]
+fn no_value_of_any_property_panics() {
+    let names: Vec<_> = super::table::broker_properties().map(|definition| definition.name).collect();
+    let none = Overrides::new();
+    for name in &names {
+        for value in EDGES {
+            let given = [((*name).to_owned(), (*value).to_owned())];
+            if let Ok(loaded) = BrokerConfig::load(None, &given) {
+                let dynamic = Overrides::from(given);
+                let levels = loaded.config.levels(&dynamic, &none);
+                levels.connection_limits();
+                levels.log_config(&none);
+                assert!(!levels.describe_broker(|_| true).is_empty());
+            }
+        }
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_text_of_a_file_panics(text in "([a-z.]{1,12}|listeners|num.partitions|kuring.cpus|[=:\\\\\n\r #!u0-9A-F,-]){0,20}") {
+        let _ = BrokerConfig::load(Some(Source { path: "f", text: &text }), &[]);
+    }
+}

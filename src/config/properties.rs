@@ -25,7 +25,8 @@ pub fn parse(text: &str) -> Result<Vec<Property>, MalformedProperties> {
     let mut lines = number_lines(text);
     while let Some((line, first)) = lines.next() {
         let first = first.trim_start_matches(BLANK);
-        if first.is_empty() || first.starts_with(['#', '!']) {
+        // A lone backslash continues nothing: the next line begins afresh.
+        if first.is_empty() || first == "\\" || first.starts_with(['#', '!']) {
             continue;
         }
         let mut logical = first.to_owned();
@@ -157,6 +158,11 @@ mod tests {
     #[test]
     fn a_comment_is_not_continued_and_a_continued_line_may_look_like_one() {
         assert_eq!(pairs("# c \\\na=1\\\n#2\n"), [pair("a", "1#2")]);
+    }
+
+    #[test]
+    fn a_lone_backslash_continues_nothing() {
+        assert_eq!(pairs("\\\n\na=1\n  \\\n# c\nb=2"), [pair("a", "1"), pair("b", "2")]);
     }
 
     #[test]
