@@ -1,3 +1,5 @@
+//! Tests of the receive chunks: what is held when, who waits for the budget.
+
 use std::future::poll_fn;
 use std::task::Poll;
 

@@ -1,3 +1,5 @@
+//! Tests of sockets against plain ones of the standard library on loopback.
+
 use std::io::{IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;

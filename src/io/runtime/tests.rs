@@ -1,3 +1,5 @@
+//! Tests of the shard runtime, its wakes across threads and the watchdog.
+
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
