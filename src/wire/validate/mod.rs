@@ -105,7 +105,8 @@ impl From<RecordFormatError> for RecordError {
     }
 }
 
-/// Kafka answers UNKNOWN_SERVER_ERROR to a broken stream, which blames the broker; INVALID_RECORD ends the
+/// Every field of every record is checked, compressed or not; Kafka since 3.x skips what lies behind the key
+/// of a compressed record. It answers UNKNOWN_SERVER_ERROR to a broken stream, which blames the broker; INVALID_RECORD ends the
 /// client's retries just as well and says whose fault it is.
 impl From<CodecError> for RecordError {
     fn from(error: CodecError) -> Self {
@@ -317,8 +318,8 @@ impl Validation {
         Ok(ValidatedBatch { head: self.head, body, max_timestamp_delta })
     }
 
-    /// Writes the records anew with the offsets 0, 1, 2… that a batch must have. Kafka does this for
-    /// clients that number the records of compressed batches wrongly.
+    /// Writes the records anew with the offsets 0, 1, 2… that a batch must have. Kafka 4.4 stores wrong
+    /// offsets of an uncompressed batch as they are and fails where it means to renumber a compressed one.
     fn renumber(&self) -> Result<Vec<u8>, RecordError> {
         let codec = self.head.attributes().codec().unwrap_or(Codec::None);
         let limit = RENUMBERED_BYTES_MAX.min(self.limits.decompressed_bytes_max);
