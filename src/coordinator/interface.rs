@@ -1,0 +1,183 @@
+//! What goes into the coordinator and what comes out of it.
+
+use bytes::Bytes;
+use kafka_protocol::messages::describe_groups_response::DescribedGroup;
+use kafka_protocol::messages::leave_group_response::MemberResponse;
+use kafka_protocol::messages::offset_fetch_request::OffsetFetchRequestGroup;
+use kafka_protocol::messages::offset_fetch_response::OffsetFetchResponseGroup;
+use kafka_protocol::messages::{
+    GroupId, HeartbeatRequest, HeartbeatResponse, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest,
+    LeaveGroupResponse, ListGroupsRequest, ListGroupsResponse, OffsetCommitRequest, OffsetCommitResponse,
+    OffsetDeleteRequest, OffsetDeleteResponse, SyncGroupRequest, SyncGroupResponse,
+};
+use kafka_protocol::protocol::StrBytes;
+
+use super::offsets;
+use crate::base::PartitionIndex;
+use crate::wire::ErrorCode;
+
+/// Names a waiting request; chosen by the caller, handed back in [`Effect::Reply`] exactly once.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct ReplyToken(pub u64);
+
+/// Names an append; handed back to [`super::Coordinator::appended`] exactly once.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Ticket(pub u64);
+
+/// Who sent a request, for the rules that depend on it and for what group metadata stores.
+#[derive(Clone, Debug)]
+pub struct Client {
+    pub api_version: i16,
+    pub id: StrBytes,
+    /// As Java prints an address: `/127.0.0.1`.
+    pub host: StrBytes,
+}
+
+/// A request for one group (the handlers split the requests that name several).
+#[derive(Clone, Debug)]
+pub enum Request {
+    Join(JoinGroupRequest),
+    Sync(SyncGroupRequest),
+    Heartbeat(HeartbeatRequest),
+    Leave(LeaveGroupRequest),
+    Commit(OffsetCommitRequest),
+    /// `require_stable` waits for commits that are being appended.
+    FetchOffsets {
+        group: OffsetFetchRequestGroup,
+        require_stable: bool,
+    },
+    DeleteOffsets(OffsetDeleteRequest),
+    Describe(GroupId),
+    Delete(GroupId),
+    /// Every group of this node; belongs to no partition.
+    List(ListGroupsRequest),
+}
+
+/// The answer to the [`Request`] of the same name.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Response {
+    Join(JoinGroupResponse),
+    Sync(SyncGroupResponse),
+    Heartbeat(HeartbeatResponse),
+    Leave(LeaveGroupResponse),
+    Commit(OffsetCommitResponse),
+    FetchOffsets(OffsetFetchResponseGroup),
+    DeleteOffsets(OffsetDeleteResponse),
+    Describe(DescribedGroup),
+    /// The error of the deletion, if any.
+    Delete(Option<ErrorCode>),
+    List(ListGroupsResponse),
+}
+
+impl Request {
+    /// The group it is for; `None` when it is for the whole node.
+    pub(super) fn group_id(&self) -> Option<&StrBytes> {
+        match self {
+            Request::Join(request) => Some(&request.group_id.0),
+            Request::Sync(request) => Some(&request.group_id.0),
+            Request::Heartbeat(request) => Some(&request.group_id.0),
+            Request::Leave(request) => Some(&request.group_id.0),
+            Request::Commit(request) => Some(&request.group_id.0),
+            Request::FetchOffsets { group, .. } => Some(&group.group_id.0),
+            Request::DeleteOffsets(request) => Some(&request.group_id.0),
+            Request::Describe(id) | Request::Delete(id) => Some(&id.0),
+            Request::List(_) => None,
+        }
+    }
+
+    /// The answer when the request as a whole meets `error`.
+    pub(super) fn failed(&self, error: ErrorCode) -> Response {
+        let code = error.code();
+        match self {
+            Request::Join(_) => Response::Join(join_error(StrBytes::new(), error)),
+            Request::Sync(_) => Response::Sync(sync_error(error)),
+            Request::Heartbeat(_) => Response::Heartbeat(HeartbeatResponse::default().with_error_code(code)),
+            Request::Leave(request) if error == ErrorCode::UnknownMemberId => {
+                let members = request.members.iter().map(|member| {
+                    MemberResponse::default()
+                        .with_member_id(member.member_id.clone())
+                        .with_group_instance_id(member.group_instance_id.clone())
+                        .with_error_code(code)
+                });
+                Response::Leave(LeaveGroupResponse::default().with_members(members.collect()))
+            }
+            Request::Leave(_) => Response::Leave(LeaveGroupResponse::default().with_error_code(code)),
+            Request::Commit(request) => Response::Commit(offsets::commit_error(request, error)),
+            Request::FetchOffsets { group, .. } => Response::FetchOffsets(
+                OffsetFetchResponseGroup::default()
+                    .with_group_id(group.group_id.clone())
+                    .with_error_code(code),
+            ),
+            Request::DeleteOffsets(_) => {
+                Response::DeleteOffsets(OffsetDeleteResponse::default().with_error_code(code))
+            }
+            Request::Describe(id) => {
+                Response::Describe(DescribedGroup::default().with_group_id(id.clone()).with_error_code(code))
+            }
+            Request::Delete(_) => Response::Delete(Some(error)),
+            Request::List(_) => Response::List(ListGroupsResponse::default().with_error_code(code)),
+        }
+    }
+}
+
+impl Response {
+    /// The same answer once the append it stood on has failed with `error`.
+    pub(super) fn spoiled(self, error: ErrorCode) -> Response {
+        let code = error.code();
+        match self {
+            Response::Commit(mut response) => {
+                for topic in &mut response.topics {
+                    topic.partitions.iter_mut().for_each(|partition| partition.error_code = code);
+                }
+                Response::Commit(response)
+            }
+            Response::Join(_) => Response::Join(join_error(StrBytes::new(), error)),
+            Response::Sync(_) => Response::Sync(sync_error(error)),
+            Response::Heartbeat(_) => Response::Heartbeat(HeartbeatResponse::default().with_error_code(code)),
+            Response::Leave(_) => Response::Leave(LeaveGroupResponse::default().with_error_code(code)),
+            Response::FetchOffsets(group) => Response::FetchOffsets(
+                OffsetFetchResponseGroup::default().with_group_id(group.group_id).with_error_code(code),
+            ),
+            Response::DeleteOffsets(_) => {
+                Response::DeleteOffsets(OffsetDeleteResponse::default().with_error_code(code))
+            }
+            Response::Describe(group) => Response::Describe(
+                DescribedGroup::default().with_group_id(group.group_id).with_error_code(code),
+            ),
+            Response::Delete(_) => Response::Delete(Some(error)),
+            Response::List(_) => Response::List(ListGroupsResponse::default().with_error_code(code)),
+        }
+    }
+}
+
+pub(super) fn join_error(member_id: StrBytes, error: ErrorCode) -> JoinGroupResponse {
+    JoinGroupResponse::default().with_member_id(member_id).with_error_code(error.code())
+}
+
+pub(super) fn sync_error(error: ErrorCode) -> SyncGroupResponse {
+    SyncGroupResponse::default().with_error_code(error.code())
+}
+
+/// One record for the log; no value is a tombstone.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KeyValue {
+    pub key: Bytes,
+    pub value: Option<Bytes>,
+}
+
+/// What the driver has to do.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Effect {
+    Reply {
+        token: ReplyToken,
+        response: Response,
+    },
+    /// Append to this partition of `__consumer_offsets`, in the order of the effects, as one batch that
+    /// counts as written when it is committed (acks=all); then call
+    /// [`super::Coordinator::appended`] with `ticket`.
+    Append {
+        partition: PartitionIndex,
+        records: Vec<KeyValue>,
+        ticket: Ticket,
+    },
+}

@@ -1,0 +1,316 @@
+//! Where each request goes: the checks that need no group, the group it is for, and whether its answer is
+//! ready or waits.
+
+use kafka_protocol::messages::offset_fetch_request::OffsetFetchRequestGroup;
+use kafka_protocol::messages::{
+    HeartbeatRequest, HeartbeatResponse, JoinGroupRequest, LeaveGroupRequest, ListGroupsRequest,
+    ListGroupsResponse, OffsetCommitRequest, OffsetDeleteRequest, SyncGroupRequest,
+};
+
+use super::admin;
+use super::codec::STRING_BYTES_MAX;
+use super::group::{Group, State};
+use super::interface::{Client, ReplyToken, Request, Response, join_error};
+use super::join::Refused;
+use super::machine::Coordinator;
+use super::member::copy_text;
+use super::offsets;
+use super::partition::Partition;
+use super::records::Record;
+use super::turn::{Then, Turn, Write};
+use crate::base::PartitionIndex;
+use crate::base::clock::Now;
+use crate::wire::ErrorCode;
+
+/// Appends of one partition that may be under way; what would add to them is refused.
+const APPENDS_PENDING_MAX: usize = 4096;
+
+impl Coordinator {
+    /// The answer, or `None` when it comes as an effect, now or later.
+    pub(super) fn serve(
+        &mut self,
+        request: Request,
+        client: &Client,
+        token: ReplyToken,
+        now: Now,
+    ) -> Option<Response> {
+        if let Request::List(request) = &request {
+            return Some(Response::List(self.list(request)));
+        }
+        if let Some(error) = self.refusal(&request, client) {
+            return Some(refuse(&request, error));
+        }
+        let index = self.partition_of(request.group_id().map_or("", |id| id.as_str()));
+        let Some((partition, _)) = self.parts(index, now) else {
+            return Some(request.failed(ErrorCode::NotCoordinator));
+        };
+        if partition.is_loading {
+            return Some(match request {
+                // The member is believed until its group is known.
+                Request::Heartbeat(_) => Response::Heartbeat(HeartbeatResponse::default()),
+                other => other.failed(ErrorCode::CoordinatorLoadInProgress),
+            });
+        }
+        if partition.pending.len() >= APPENDS_PENDING_MAX && may_append(&request) {
+            self.refused_pending.increment();
+            return Some(request.failed(ErrorCode::CoordinatorNotAvailable));
+        }
+        match request {
+            Request::Join(request) => self.join(index, request, client, token, now),
+            Request::Sync(request) => self.sync(index, request, token, now),
+            Request::Heartbeat(request) => self.heartbeat(index, &request, now),
+            Request::Leave(request) => self.leave(index, request, token, now),
+            Request::Commit(request) => self.commit(index, request, client, token, now),
+            Request::FetchOffsets { group, require_stable } => {
+                self.fetch_offsets(index, group, require_stable, token, now)
+            }
+            Request::DeleteOffsets(request) => self.delete_offsets(index, request, token, now),
+            Request::Describe(id) => {
+                let (partition, _) = self.parts(index, now)?;
+                Some(Response::Describe(partition.describe(&id, client.api_version)))
+            }
+            Request::Delete(id) => {
+                let (partition, _) = self.parts(index, now)?;
+                match partition.delete_group(&id) {
+                    Ok(write) => self.submit_with_reply(index, write, token, Response::Delete(None), now),
+                    Err(error) => Some(Response::Delete(Some(error))),
+                }
+            }
+            Request::List(_) => unreachable!("it was answered above"),
+        }
+    }
+
+    /// What is wrong with a request whatever state its group is in.
+    fn refusal(&self, request: &Request, client: &Client) -> Option<ErrorCode> {
+        let id = request.group_id()?;
+        // Offsets can be kept under an empty id: old consumers without a group do.
+        let needs_id = matches!(
+            request,
+            Request::Join(_)
+                | Request::Sync(_)
+                | Request::Heartbeat(_)
+                | Request::Leave(_)
+                | Request::DeleteOffsets(_)
+        );
+        if (needs_id && id.is_empty()) || id.len() > STRING_BYTES_MAX {
+            return Some(ErrorCode::InvalidGroupId);
+        }
+        let Request::Join(join) = request else { return None };
+        let limits = self.settings.session_timeout_ms_min..=self.settings.session_timeout_ms_max;
+        if !limits.contains(&join.session_timeout_ms) {
+            return Some(ErrorCode::InvalidSessionTimeout);
+        }
+        // All of these are written to the log.
+        let names = join.protocols.iter().map(|protocol| &protocol.name);
+        let mut texts = names.chain([&join.protocol_type, &client.host]).chain(&join.group_instance_id);
+        texts.any(|text| text.len() > STRING_BYTES_MAX).then_some(ErrorCode::InvalidRequest)
+    }
+
+    /// JoinGroup, which may make the group. A new group is written at once, so that it is there after a
+    /// restart even while its first generation is still gathering.
+    fn join(
+        &mut self,
+        index: PartitionIndex,
+        request: JoinGroupRequest,
+        client: &Client,
+        token: ReplyToken,
+        now: Now,
+    ) -> Option<Response> {
+        let (partition, mut turn) = self.parts(index, now)?;
+        let write = if let Some(group) = partition.groups.get_mut(&request.group_id.0) {
+            group.join(request, client, token, &mut turn).unwrap_or(None)
+        } else if request.member_id.is_empty() {
+            let id = copy_text(&request.group_id.0);
+            let mut group = Group::new(id.clone(), now.wall);
+            let record = group.to_record(|_| bytes::Bytes::new());
+            match group.join(request, client, token, &mut turn) {
+                Err(Refused) => None,
+                Ok(write) => {
+                    partition.groups.insert(id.clone(), group);
+                    Some(write.unwrap_or_else(|| Write::group(record, Then::Created { group: id })))
+                }
+            }
+        } else {
+            return Some(Response::Join(join_error(request.member_id, ErrorCode::UnknownMemberId)));
+        };
+        self.submit_all(index, write, now);
+        None
+    }
+
+    fn sync(
+        &mut self,
+        index: PartitionIndex,
+        request: SyncGroupRequest,
+        token: ReplyToken,
+        now: Now,
+    ) -> Option<Response> {
+        let (partition, mut turn) = self.parts(index, now)?;
+        let Some(group) = partition.groups.get_mut(&request.group_id.0) else {
+            return Some(Request::Sync(request).failed(ErrorCode::UnknownMemberId));
+        };
+        let write = group.sync(request, token, &mut turn);
+        self.submit_all(index, write, now);
+        None
+    }
+
+    fn heartbeat(&mut self, index: PartitionIndex, request: &HeartbeatRequest, now: Now) -> Option<Response> {
+        let (partition, mut turn) = self.parts(index, now)?;
+        let result = match partition.groups.get_mut(&request.group_id.0) {
+            Some(group) => group.heartbeat(request, &mut turn),
+            None => Err(ErrorCode::UnknownMemberId),
+        };
+        let code = result.err().map_or(0, |error| error.code());
+        Some(Response::Heartbeat(HeartbeatResponse::default().with_error_code(code)))
+    }
+
+    fn leave(
+        &mut self,
+        index: PartitionIndex,
+        request: LeaveGroupRequest,
+        token: ReplyToken,
+        now: Now,
+    ) -> Option<Response> {
+        let (partition, mut turn) = self.parts(index, now)?;
+        let Some(group) = partition.groups.get_mut(&request.group_id.0) else {
+            return Some(Request::Leave(request).failed(ErrorCode::UnknownMemberId));
+        };
+        let (response, write) = group.leave(&request, &mut turn);
+        match write {
+            Some(write) => self.submit_with_reply(index, write, token, Response::Leave(response), now),
+            None => Some(Response::Leave(response)),
+        }
+    }
+
+    fn commit(
+        &mut self,
+        index: PartitionIndex,
+        request: OffsetCommitRequest,
+        client: &Client,
+        token: ReplyToken,
+        now: Now,
+    ) -> Option<Response> {
+        let (partition, mut turn) = self.parts(index, now)?;
+        if let Err(error) = check_commit(partition, &request, client, &mut turn) {
+            return Some(Request::Commit(request).failed(error));
+        }
+        let metadata_max = usize::try_from(self.settings.offset_metadata_bytes_max).unwrap_or(0);
+        let (records, response) = offsets::commit(&request, metadata_max, now.wall);
+        self.submit_records(index, records, token, Response::Commit(response), now)
+    }
+
+    fn fetch_offsets(
+        &mut self,
+        index: PartitionIndex,
+        group: OffsetFetchRequestGroup,
+        require_stable: bool,
+        token: ReplyToken,
+        now: Now,
+    ) -> Option<Response> {
+        let (partition, _) = self.parts(index, now)?;
+        if require_stable && !partition.pending.is_empty() {
+            let then = Then::Fetch { token, group };
+            self.submit_all(index, [Write { records: Vec::new(), replay: false, reply: None, then }], now);
+            return None;
+        }
+        Some(Response::FetchOffsets(partition.offsets.fetch(&group)))
+    }
+
+    fn delete_offsets(
+        &mut self,
+        index: PartitionIndex,
+        request: OffsetDeleteRequest,
+        token: ReplyToken,
+        now: Now,
+    ) -> Option<Response> {
+        let (partition, _) = self.parts(index, now)?;
+        match partition.delete_offsets(&request) {
+            Ok((records, response)) => {
+                self.submit_records(index, records, token, Response::DeleteOffsets(response), now)
+            }
+            Err(error) => Some(Request::DeleteOffsets(request).failed(error)),
+        }
+    }
+
+    fn list(&self, request: &ListGroupsRequest) -> ListGroupsResponse {
+        if self.partitions.values().any(|partition| partition.is_loading) {
+            let code = ErrorCode::CoordinatorLoadInProgress.code();
+            return ListGroupsResponse::default().with_error_code(code);
+        }
+        let groups = self.partitions.values().flat_map(|partition| partition.groups.values());
+        let asked_for = groups.filter(|group| admin::is_asked_for(request, group));
+        ListGroupsResponse::default().with_groups(asked_for.map(admin::list).collect())
+    }
+
+    /// Answers at once when nothing is to be written.
+    fn submit_records(
+        &mut self,
+        index: PartitionIndex,
+        records: Vec<Record>,
+        token: ReplyToken,
+        response: Response,
+        now: Now,
+    ) -> Option<Response> {
+        match records.is_empty() {
+            true => Some(response),
+            false => self.submit_with_reply(index, Write::state(records), token, response, now),
+        }
+    }
+
+    fn submit_with_reply(
+        &mut self,
+        index: PartitionIndex,
+        write: Write,
+        token: ReplyToken,
+        response: Response,
+        now: Now,
+    ) -> Option<Response> {
+        let write = Write { reply: Some((token, response)), ..write };
+        self.submit_all(index, [write], now);
+        None
+    }
+}
+
+/// The answer to a request that is wrong in itself; a joining member is told its own id.
+fn refuse(request: &Request, error: ErrorCode) -> Response {
+    match request {
+        Request::Join(join) => Response::Join(join_error(join.member_id.clone(), error)),
+        other => other.failed(error),
+    }
+}
+
+fn may_append(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::Join(_)
+            | Request::Sync(_)
+            | Request::Leave(_)
+            | Request::Commit(_)
+            | Request::DeleteOffsets(_)
+            | Request::Delete(_)
+    )
+}
+
+/// Who may commit; a commit is also a sign of life.
+fn check_commit(
+    partition: &mut Partition,
+    request: &OffsetCommitRequest,
+    client: &Client,
+    turn: &mut Turn<'_>,
+) -> Result<(), ErrorCode> {
+    /// From here on a group that is not there has an error of its own.
+    const FIRST_VERSION_WITH_NOT_FOUND: i16 = 9;
+    let generation = request.generation_id_or_member_epoch;
+    let Some(group) = partition.groups.get_mut(&request.group_id.0) else {
+        return match generation {
+            // A consumer that assigns its partitions itself: the record makes its group.
+            ..0 => Ok(()),
+            _ if client.api_version >= FIRST_VERSION_WITH_NOT_FOUND => Err(ErrorCode::GroupIdNotFound),
+            _ => Err(ErrorCode::IllegalGeneration),
+        };
+    };
+    group.check_commit(&request.member_id, request.group_instance_id.as_ref(), generation)?;
+    if matches!(group.state(), State::Stable | State::PreparingRebalance) {
+        group.heard_of(&request.member_id, turn);
+    }
+    Ok(())
+}

@@ -1,0 +1,8 @@
+//! Tests of the whole coordinator through its interface, over a log in memory.
+
+mod harness;
+mod offsets;
+mod ownership;
+mod rebalance;
+mod simulation;
+mod static_members;
