@@ -1,7 +1,7 @@
 //! What DescribeConfigs says: the rows of a topic, of a broker, and of the dynamic defaults of all
 //! brokers, with the sources of Kafka's `ConfigHelper`.
 
-use super::define::{Definition, Kind, Update};
+use super::define::{Definition, Kind, Update, Value};
 use super::log_levels::LogConfigSource;
 use super::settings::{Levels, Overrides};
 use super::table::{self, topic};
@@ -107,7 +107,7 @@ impl Levels<'_> {
             values.extend(value.map(|value| Synonym { name, value, source: ConfigSource::StaticBroker }));
         }
         for name in names {
-            let value = table::find(name).and_then(|definition| definition.default_value().text());
+            let value = table::default_value(name).and_then(Value::text);
             values.extend(value.map(|value| Synonym { name, value, source: ConfigSource::Default }));
         }
         let own = values.iter().position(|synonym| synonym.name == name);

@@ -74,8 +74,8 @@ impl Settings {
 }
 
 fn default_of(name: &str) -> Value {
-    match table::find(name) {
-        Some(definition) => definition.default_value(),
+    match table::default_value(name) {
+        Some(value) => value.clone(),
         None => panic!("{name} is not in the table of broker properties"),
     }
 }
@@ -102,7 +102,10 @@ impl Levels<'_> {
     }
 
     fn given(&self, name: &str) -> Option<Value> {
-        let dynamic = |level: &Overrides| table::find(name)?.parse(level.get(name)?).ok();
+        let dynamic = |level: &Overrides| {
+            let text = level.get(name)?;
+            table::find(name)?.parse(text).ok()
+        };
         dynamic(self.broker).or_else(|| dynamic(self.cluster)).or_else(|| self.fixed.given(name).cloned())
     }
 

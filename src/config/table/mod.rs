@@ -6,7 +6,10 @@ mod log;
 mod server;
 pub(super) mod topic;
 
-use super::define::{Definition, Importance, Kind, Update, Valid};
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use super::define::{Definition, Importance, Kind, Update, Valid, Value};
 
 pub(super) const CODECS: &[&str] = &["uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"];
 pub(super) const CLEANUP_POLICIES: &[&str] = &["compact", "delete"];
@@ -19,8 +22,20 @@ pub fn broker_properties() -> impl Iterator<Item = &'static Definition> {
 
 /// The definition of a broker property, if kuring has it.
 pub fn find(name: &str) -> Option<&'static Definition> {
-    broker_properties().find(|definition| definition.name == name)
+    BY_NAME.get(name).map(|(definition, _)| *definition)
 }
+
+/// The default of a broker property, if kuring has it.
+pub fn default_value(name: &str) -> Option<&'static Value> {
+    BY_NAME.get(name).map(|(_, value)| value)
+}
+
+/// A start asks for a topic's settings once per partition: no search and no parsing then.
+static BY_NAME: LazyLock<HashMap<&'static str, (&'static Definition, Value)>> = LazyLock::new(|| {
+    broker_properties()
+        .map(|definition| (definition.name, (definition, definition.default_value())))
+        .collect()
+});
 
 /// The other names under which a value may be given, in the order in which they win, the most precise
 /// first. A name without synonyms stands alone.

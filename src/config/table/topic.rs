@@ -1,5 +1,8 @@
 //! The topic configs: all of Apache Kafka 4.4's, with the broker property that each takes its default from.
 
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
 use super::{CLEANUP_POLICIES, CODECS, TIMESTAMP_TYPES};
 use crate::config::define::{Definition, Importance, Kind, Update, Valid};
 use Kind::{Boolean, Double, Int, List, Long, String};
@@ -28,8 +31,11 @@ pub enum Support {
 
 /// The config of this name.
 pub fn find(name: &str) -> Option<&'static TopicConfig> {
-    TOPIC.iter().find(|config| config.definition.name == name)
+    BY_NAME.get(name).copied()
 }
+
+static BY_NAME: LazyLock<HashMap<&'static str, &'static TopicConfig>> =
+    LazyLock::new(|| TOPIC.iter().map(|config| (config.definition.name, config)).collect());
 
 const TIERED: &str = "Belongs to tiered storage, which kuring does not have; without effect.";
 
