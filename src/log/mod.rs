@@ -1,1 +1,266 @@
-//! (being written)
+//! The log of one partition: Kafka's files, byte for byte.
+//!
+//! A [`Log`] belongs to one shard at a time. It is blocking code that knows no executor; the driver decides which
+//! thread runs what. Methods marked *shard* touch memory and the page cache only: append, read plans, offsets.
+//! Whatever can wait for the disk comes out as a job that a file thread runs: [`Log::next_job`] for the log's
+//! own upkeep (at most one at a time), [`FlushJob`], [`ReadJob`], [`TimeJob`]. The few calls marked *file
+//! thread* (open, close, truncate) take the whole log there. It never spawns, sleeps or reads a clock.
+
+mod append;
+mod checkpoint;
+mod dir;
+mod epochs;
+mod error;
+mod index;
+mod jobs;
+mod names;
+mod offsets;
+mod producers;
+mod read;
+mod recovery;
+mod replay;
+mod retention;
+mod scan;
+mod segment;
+mod snapshot;
+mod tidy;
+mod truncate;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::base::clock::{Monotonic, Now};
+use crate::base::{LeaderEpoch, Offset, TopicPartition};
+use crate::config::LogConfig;
+use crate::io::Files;
+use crate::wire::ErrorCode;
+
+pub use append::{Appended, Batch};
+pub use checkpoint::CheckpointError;
+pub use dir::{Checkpoint, DirError, DirLock, DirectoryId, Found, FoundPartition, LogDir, MetaProperties};
+pub use epochs::EpochStart;
+pub use error::{LogError, ReadError};
+pub use jobs::{FlushJob, FlushOutcome, Job, Outcome};
+pub use offsets::{OffsetLookup, TimeJob, TimestampTarget};
+pub use producers::{CompletedTransaction, Origin, ProducerDescription};
+pub use read::{Read, ReadJob, ReadOutcome, ReadPlan, ReadRequest};
+pub use recovery::{OpenError, OpenOptions};
+pub use segment::{FileRange, OffsetMetadata, SegmentFile, TimestampOffset};
+
+use epochs::Epochs;
+use jobs::Upkeep;
+use producers::Producers;
+use read::{Recent, Window};
+use segment::Segment;
+
+/// What all logs of a process share.
+pub struct LogContext<F: Files> {
+    pub files: F,
+    /// Closes a file: the last close of a large unlinked file takes long, so production posts it to the file threads.
+    pub dispose: Box<dyn Fn(F::File) + Send + Sync>,
+    /// `producer.id.expiration.ms`
+    pub producer_id_expiration_ms: i64,
+}
+
+impl<F: Files> LogContext<F> {
+    /// Closes files in place and has Kafka's default expiration.
+    pub fn new(files: F) -> Self {
+        Self { files, dispose: Box::new(drop), producer_id_expiration_ms: 24 * 60 * 60 * 1000 }
+    }
+}
+
+/// Counts of what should be rare.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct LogCounts {
+    pub rolls: u64,
+    /// Rolls that had to create their file on the append path.
+    pub rolls_unprepared: u64,
+    /// Appends that had to open the active file.
+    pub reopened: u64,
+    /// Spare files or preallocations that did not succeed.
+    pub preparations_failed: u64,
+    /// Reads that had to go to a file thread.
+    pub cold_reads: u64,
+}
+
+/// The log of one partition.
+pub struct Log<F: Files> {
+    context: Arc<LogContext<F>>,
+    dir: PathBuf,
+    topic_partition: TopicPartition,
+    config: Arc<LogConfig>,
+    /// In ascending order, never empty; appends go to the last, the active one.
+    segments: VecDeque<Segment<F>>,
+    log_start: Offset,
+    /// All records below are on the disk.
+    flushed: Offset,
+    recovery_point: Offset,
+    flushed_at: Monotonic,
+    /// Bytes appended since it was opened, and how many of them are on the disk.
+    appended_bytes: u64,
+    flushed_bytes: u64,
+    epochs: Epochs,
+    producers: Producers,
+    /// Offsets of the producer snapshots that are on the disk, ascending.
+    snapshots: Vec<Offset>,
+    /// Where the latest batches lie.
+    recent: VecDeque<Recent>,
+    /// Rows of old index files that recent reads used.
+    windows: VecDeque<Window>,
+    /// Truncations so far: what was planned before one is stale after it.
+    generation: u64,
+    /// A write, sync or rename failed: nothing more is written.
+    offline: bool,
+    upkeep: Upkeep<F>,
+    counts: LogCounts,
+}
+
+impl<F: Files> Log<F> {
+    pub fn topic_partition(&self) -> &TopicPartition {
+        &self.topic_partition
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub fn config(&self) -> &Arc<LogConfig> {
+        &self.config
+    }
+
+    /// *Shard.* The settings from now on; segments that exist keep their size.
+    pub fn set_config(&mut self, config: Arc<LogConfig>) {
+        self.config = config;
+    }
+
+    /// The first offset that clients may read.
+    pub fn log_start(&self) -> Offset {
+        self.log_start
+    }
+
+    /// The offset that the next record gets.
+    pub fn log_end(&self) -> Offset {
+        self.active().next
+    }
+
+    /// Everything below is on the disk.
+    pub fn flushed(&self) -> Offset {
+        self.flushed
+    }
+
+    /// Where recovery would have to begin: what `recovery-point-offset-checkpoint` is to say. Write it after a
+    /// truncation and after opening, before the next append.
+    pub fn recovery_point(&self) -> Offset {
+        self.recovery_point
+    }
+
+    pub fn end_metadata(&self) -> OffsetMetadata {
+        let active = self.active();
+        OffsetMetadata { offset: active.next, segment: active.base, position: active.size }
+    }
+
+    /// Bytes of all segments.
+    pub fn size(&self) -> u64 {
+        self.segments.iter().map(|segment| u64::from(segment.size)).sum()
+    }
+
+    pub fn segment_count(&self) -> usize {
+        self.segments.len()
+    }
+
+    /// Bytes appended and not yet on the disk, as far as this process knows.
+    pub fn unflushed_bytes(&self) -> u64 {
+        self.appended_bytes - self.flushed_bytes
+    }
+
+    /// A write, sync or rename failed; appends and reads answer KAFKA_STORAGE_ERROR.
+    pub fn is_offline(&self) -> bool {
+        self.offline
+    }
+
+    pub fn counts(&self) -> LogCounts {
+        self.counts
+    }
+
+    /// *Shard.* The largest known epoch ≤ `epoch` and the offset after its last record; (-1, -1): not known.
+    pub fn epoch_end(&self, epoch: LeaderEpoch) -> (LeaderEpoch, Offset) {
+        self.epochs.end_of(epoch, self.log_end())
+    }
+
+    /// The newest epoch that has a record or was begun.
+    pub fn latest_epoch(&self) -> Option<LeaderEpoch> {
+        self.epochs.latest()
+    }
+
+    /// The epoch that wrote the record at `offset`.
+    pub fn epoch_of(&self, offset: Offset) -> Option<LeaderEpoch> {
+        self.epochs.at(offset)
+    }
+
+    pub fn epochs(&self) -> &[EpochStart] {
+        self.epochs.starts()
+    }
+
+    /// *Shard.* This broker leads from here on: the epoch starts at the log's end.
+    pub fn begin_epoch(&mut self, epoch: LeaderEpoch) {
+        let end = self.log_end();
+        self.epochs.assign(epoch, end);
+    }
+
+    /// *Shard.* Transactions that ended below the high watermark no longer hold the last stable offset.
+    pub fn high_watermark_advanced(&mut self, high_watermark: Offset) {
+        self.producers.high_watermark_advanced(high_watermark);
+    }
+
+    /// The first record of an open, or ended but not replicated, transaction: the last stable offset is at most this.
+    pub fn first_unstable(&self) -> Option<Offset> {
+        self.producers.first_unstable()
+    }
+
+    /// DescribeProducers.
+    pub fn producers(&self) -> impl Iterator<Item = ProducerDescription> {
+        self.producers.descriptions()
+    }
+
+    /// *Shard.* A sweep: forgets producers that wrote nothing for `producer.id.expiration.ms`.
+    pub fn expire_producers(&mut self, now: Now) {
+        self.producers.expire(now.wall, self.context.producer_id_expiration_ms);
+    }
+
+    /// *Shard.* DeleteRecords: the log starts at `offset` now, which the caller has checked against the high
+    /// watermark. Segments that lie before it go at the next [`Log::enforce_retention`].
+    pub fn advance_log_start(&mut self, offset: Offset) -> Result<Offset, ErrorCode> {
+        if offset > self.log_end() {
+            return Err(ErrorCode::OffsetOutOfRange);
+        }
+        if offset > self.log_start {
+            self.log_start = offset;
+            self.epochs.truncate_start(offset);
+        }
+        Ok(self.log_start)
+    }
+
+    fn active(&self) -> &Segment<F> {
+        self.segments.back().expect("a log has a segment at all times")
+    }
+
+    fn active_mut(&mut self) -> &mut Segment<F> {
+        self.segments.back_mut().expect("a log has a segment at all times")
+    }
+
+    /// The number of the segment that holds `offset`, or the first.
+    fn segment_of(&self, offset: Offset) -> usize {
+        self.segments.partition_point(|segment| segment.base <= offset).saturating_sub(1)
+    }
+
+    fn take_offline(&mut self, error: &LogError) {
+        if !self.offline {
+            tracing::error!(partition = %self.topic_partition, %error, "log taken offline");
+            self.offline = true;
+        }
+    }
+}

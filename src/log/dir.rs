@@ -1,0 +1,441 @@
+//! A log directory (an entry of `log.dirs`): whose it is, which partitions it holds, and the files that speak of
+//! all of them. *File thread.*
+//!
+//! The files are Kafka's: `meta.properties`, `.lock`, `.kafka_cleanshutdown`, `recovery-point-offset-checkpoint`,
+//! `replication-offset-checkpoint`, `log-start-offset-checkpoint`, and `partition.metadata` in each partition.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use crate::base::{BrokerEpoch, BrokerId, Offset, TopicId, TopicPartition};
+use crate::io::Files;
+
+use super::LogError;
+use super::checkpoint::{self, CheckpointError};
+use super::error::Context;
+use super::names::{self, PartitionDir};
+
+const META_FILE: &str = "meta.properties";
+const CLEAN_FILE: &str = ".kafka_cleanshutdown";
+const LOCK_FILE: &str = ".lock";
+const PARTITION_FILE: &str = "partition.metadata";
+
+/// `meta.properties` and `partition.metadata` are a few lines; more is damage.
+const PROPERTIES_BYTES_MAX: usize = 64 << 10;
+
+/// Why a log directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DirError {
+    #[error(transparent)]
+    Log(#[from] LogError),
+    #[error("{} is in use by another broker", path.display())]
+    Locked { path: PathBuf },
+    #[error("{}: {source}", path.display())]
+    Checkpoint { path: PathBuf, source: CheckpointError },
+    #[error("{}: {problem}", path.display())]
+    Properties { path: PathBuf, problem: String },
+    #[error("{} belongs to {theirs}, not to {ours}", path.display())]
+    Foreign { path: PathBuf, ours: String, theirs: String },
+}
+
+/// The files with an offset per partition.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Checkpoint {
+    RecoveryPoint,
+    HighWatermark,
+    LogStart,
+}
+
+impl Checkpoint {
+    fn file(self) -> &'static str {
+        match self {
+            Checkpoint::RecoveryPoint => "recovery-point-offset-checkpoint",
+            Checkpoint::HighWatermark => "replication-offset-checkpoint",
+            Checkpoint::LogStart => "log-start-offset-checkpoint",
+        }
+    }
+}
+
+/// The identity of a log directory (`directory.id`, KIP-858); printed as Kafka prints ids.
+pub type DirectoryId = TopicId;
+
+/// `meta.properties`, version 1.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MetaProperties {
+    pub cluster_id: String,
+    pub node_id: BrokerId,
+    pub directory_id: DirectoryId,
+}
+
+/// A partition's directory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FoundPartition {
+    pub topic_partition: TopicPartition,
+    /// `None`: no `partition.metadata`; the directory was made by something old or was not finished.
+    pub topic_id: Option<TopicId>,
+    pub dir: PathBuf,
+    pub recovery_point: Offset,
+    pub high_watermark: Offset,
+    pub log_start: Offset,
+}
+
+/// What a log directory holds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// The last shutdown was clean. The marker is gone now.
+    pub clean: bool,
+    pub partitions: Vec<FoundPartition>,
+    /// Directories whose deletion was begun: [`LogDir::remove_deleted`] them.
+    pub deleted: Vec<PathBuf>,
+}
+
+/// An open log directory.
+#[derive(Debug)]
+pub struct LogDir<F: Files> {
+    files: F,
+    path: PathBuf,
+    meta: MetaProperties,
+}
+
+/// Keeps other brokers out of a directory as long as it lives.
+#[derive(Debug)]
+pub struct DirLock {
+    _file: File,
+}
+
+impl DirLock {
+    /// Makes the directory if need be and locks it. On the operating system's files only.
+    pub fn acquire(path: &Path) -> Result<DirLock, DirError> {
+        std::fs::create_dir_all(path).context("create", path)?;
+        let lock = path.join(LOCK_FILE);
+        let file =
+            File::options().create(true).truncate(false).write(true).open(&lock).context("open", &lock)?;
+        match file.try_lock() {
+            Ok(()) => Ok(DirLock { _file: file }),
+            Err(std::fs::TryLockError::WouldBlock) => Err(DirError::Locked { path: path.to_path_buf() }),
+            Err(std::fs::TryLockError::Error(source)) => {
+                Err(LogError { what: "lock", path: lock, source }.into())
+            }
+        }
+    }
+}
+
+impl MetaProperties {
+    /// `None`: the directory is new.
+    pub fn read<F: Files>(files: &F, dir: &Path) -> Result<Option<MetaProperties>, DirError> {
+        let path = dir.join(META_FILE);
+        let Some(properties) = read_properties(files, &path, '=')? else { return Ok(None) };
+        match get(&properties, &path, "version")? {
+            1 => {}
+            other => return Err(problem(&path, format!("version {other}; only 1 is supported"))),
+        }
+        let cluster_id: String = get(&properties, &path, "cluster.id")?;
+        let node_id = BrokerId(get(&properties, &path, "node.id")?);
+        // Directories of Kafka before 3.7 have none.
+        let directory_id = match properties.contains_key("directory.id") {
+            true => get(&properties, &path, "directory.id")?,
+            false => TopicId::ZERO,
+        };
+        Ok(Some(MetaProperties { cluster_id, node_id, directory_id }))
+    }
+
+    fn write<F: Files>(&self, files: &F, dir: &Path) -> Result<(), LogError> {
+        let path = dir.join(META_FILE);
+        let MetaProperties { cluster_id, node_id, directory_id } = self;
+        let text =
+            format!("cluster.id={cluster_id}\ndirectory.id={directory_id}\nnode.id={node_id}\nversion=1\n");
+        files.write_atomically(&path, text.as_bytes()).context("write", &path)
+    }
+}
+
+impl<F: Files> LogDir<F> {
+    /// Opens a directory for the node `node_id` of the cluster `cluster_id`, a new one if there is none, and
+    /// lists its partitions. Take the [`DirLock`] first. The clean-shutdown marker is removed: what comes now
+    /// is not clean until it says so.
+    pub fn open(
+        files: F,
+        path: &Path,
+        cluster_id: &str,
+        node_id: BrokerId,
+    ) -> Result<(LogDir<F>, Found), DirError> {
+        files.create_dir_all(path).context("create", path)?;
+        let known = MetaProperties::read(&files, path)?;
+        let meta = match known {
+            Some(meta) if meta.cluster_id != cluster_id => {
+                return Err(foreign(path, "cluster", cluster_id, &meta.cluster_id));
+            }
+            Some(meta) if meta.node_id != node_id => {
+                return Err(foreign(path, "node", &node_id.to_string(), &meta.node_id.to_string()));
+            }
+            Some(meta) if !meta.directory_id.is_zero() => meta,
+            _ => {
+                let directory_id = TopicId(uuid::Uuid::new_v4());
+                let meta = MetaProperties { cluster_id: cluster_id.to_owned(), node_id, directory_id };
+                meta.write(&files, path)?;
+                meta
+            }
+        };
+        let dir = LogDir { files, path: path.to_path_buf(), meta };
+        let found = dir.list()?;
+        Ok((dir, found))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn meta(&self) -> &MetaProperties {
+        &self.meta
+    }
+
+    pub fn id(&self) -> DirectoryId {
+        self.meta.directory_id
+    }
+
+    /// Where the partition's files are or would be.
+    pub fn partition_dir(&self, topic_partition: &TopicPartition) -> PathBuf {
+        self.path.join(topic_partition.to_string())
+    }
+
+    /// Makes the directory of a partition and its `partition.metadata`; durable when it returns.
+    pub fn create_partition(
+        &self,
+        topic_partition: &TopicPartition,
+        topic_id: TopicId,
+    ) -> Result<PathBuf, DirError> {
+        let dir = self.partition_dir(topic_partition);
+        self.files.create_dir_all(&dir).context("create", &dir)?;
+        let path = dir.join(PARTITION_FILE);
+        let text = format!("version: 0\ntopic_id: {topic_id}");
+        self.files.write_atomically(&path, text.as_bytes()).context("write", &path)?;
+        self.sync()?;
+        Ok(dir)
+    }
+
+    /// Begins the deletion of a partition: its directory is called `topic-N.<unique>-delete` now, and the name is
+    /// free. Jobs of its log must be done.
+    pub fn rename_deleted(&self, topic_partition: &TopicPartition) -> Result<PathBuf, DirError> {
+        self.rename(topic_partition, "-delete")
+    }
+
+    /// Puts a partition aside that this broker has no business with.
+    pub fn mark_stray(&self, topic_partition: &TopicPartition) -> Result<PathBuf, DirError> {
+        self.rename(topic_partition, "-stray")
+    }
+
+    /// Removes a directory that [`LogDir::rename_deleted`] made.
+    pub fn remove_deleted(&self, dir: &Path) -> Result<(), DirError> {
+        match self.files.remove_dir_all(dir) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(LogError { what: "remove", path: dir.to_path_buf(), source: error }.into())
+            }
+            _ => self.sync(),
+        }
+    }
+
+    /// Replaces a checkpoint file.
+    pub fn write_checkpoint(
+        &self,
+        checkpoint: Checkpoint,
+        entries: &[(TopicPartition, Offset)],
+    ) -> Result<(), DirError> {
+        let path = self.path.join(checkpoint.file());
+        let text = checkpoint::encode_offsets(entries);
+        Ok(self.files.write_atomically(&path, text.as_bytes()).context("write", &path)?)
+    }
+
+    /// The last step of a clean shutdown: all logs are closed, all checkpoints are written.
+    pub fn mark_clean_shutdown(&self, epoch: BrokerEpoch) -> Result<(), DirError> {
+        let path = self.path.join(CLEAN_FILE);
+        let text = format!("{{\"version\":0,\"brokerEpoch\":{epoch}}}");
+        Ok(self.files.write_atomically(&path, text.as_bytes()).context("write", &path)?)
+    }
+
+    fn sync(&self) -> Result<(), DirError> {
+        Ok(self.files.sync_dir(&self.path).context("sync", &self.path)?)
+    }
+
+    fn rename(&self, topic_partition: &TopicPartition, suffix: &str) -> Result<PathBuf, DirError> {
+        let from = self.partition_dir(topic_partition);
+        let to = self.path.join(names::marked_dir(topic_partition, suffix));
+        self.files.rename(&from, &to).context("rename", &from)?;
+        self.sync()?;
+        Ok(to)
+    }
+
+    fn list(&self) -> Result<Found, DirError> {
+        let clean_path = self.path.join(CLEAN_FILE);
+        let clean = self.files.exists(&clean_path).context("look for", &clean_path)?;
+        let recovery_points = self.read_checkpoint(Checkpoint::RecoveryPoint)?;
+        let high_watermarks = self.read_checkpoint(Checkpoint::HighWatermark)?;
+        let log_starts = self.read_checkpoint(Checkpoint::LogStart)?;
+        let (mut partitions, mut deleted) = (Vec::new(), Vec::new());
+        for entry in self.files.list(&self.path).context("list", &self.path)? {
+            if !entry.is_dir {
+                continue;
+            }
+            let dir = self.path.join(&entry.name);
+            match PartitionDir::parse(&entry.name) {
+                Some(PartitionDir::Delete) => deleted.push(dir),
+                Some(PartitionDir::Live(topic_partition)) => {
+                    let offset = |offsets: &HashMap<TopicPartition, Offset>| {
+                        offsets.get(&topic_partition).copied().unwrap_or(Offset::ZERO)
+                    };
+                    partitions.push(FoundPartition {
+                        topic_id: self.read_partition_metadata(&dir)?,
+                        dir,
+                        recovery_point: offset(&recovery_points),
+                        high_watermark: offset(&high_watermarks),
+                        log_start: offset(&log_starts),
+                        topic_partition,
+                    });
+                }
+                Some(PartitionDir::Stray | PartitionDir::Future) | None => {}
+            }
+        }
+        if clean {
+            self.files.remove_file(&clean_path).context("remove", &clean_path)?;
+            self.sync()?;
+        }
+        Ok(Found { clean, partitions, deleted })
+    }
+
+    fn read_checkpoint(&self, checkpoint: Checkpoint) -> Result<HashMap<TopicPartition, Offset>, DirError> {
+        let path = self.path.join(checkpoint.file());
+        let bytes = match self.files.read_small(&path, checkpoint::OFFSETS_BYTES_MAX) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(HashMap::new()),
+            Err(source) => return Err(LogError { what: "read", path, source }.into()),
+        };
+        match checkpoint::decode_offsets(&bytes) {
+            Ok(entries) => Ok(entries.into_iter().collect()),
+            Err(source) => Err(DirError::Checkpoint { path, source }),
+        }
+    }
+
+    fn read_partition_metadata(&self, dir: &Path) -> Result<Option<TopicId>, DirError> {
+        let path = dir.join(PARTITION_FILE);
+        let Some(properties) = read_properties(&self.files, &path, ':')? else { return Ok(None) };
+        match get(&properties, &path, "version")? {
+            0 => get(&properties, &path, "topic_id").map(Some),
+            other => Err(problem(&path, format!("version {other}; only 0 is supported"))),
+        }
+    }
+}
+
+fn problem(path: &Path, problem: impl Into<String>) -> DirError {
+    DirError::Properties { path: path.to_path_buf(), problem: problem.into() }
+}
+
+fn foreign(path: &Path, what: &str, ours: &str, theirs: &str) -> DirError {
+    let [ours, theirs] = [ours, theirs].map(|id| format!("{what} {id}"));
+    DirError::Foreign { path: path.to_path_buf(), ours, theirs }
+}
+
+/// `name<separator>value` lines; `#` and `!` begin comments. `None`: no such file.
+fn read_properties<F: Files>(
+    files: &F,
+    path: &Path,
+    separator: char,
+) -> Result<Option<HashMap<String, String>>, DirError> {
+    let bytes = match files.read_small(path, PROPERTIES_BYTES_MAX) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(LogError { what: "read", path: path.to_path_buf(), source }.into()),
+    };
+    let text = std::str::from_utf8(&bytes).map_err(|_| problem(path, "is not text"))?;
+    let mut properties = HashMap::new();
+    for line in text.lines().map(str::trim) {
+        if line.is_empty() || line.starts_with(['#', '!']) {
+            continue;
+        }
+        let (name, value) =
+            line.split_once(separator).ok_or_else(|| problem(path, format!("`{line}` is not a property")))?;
+        properties.insert(name.trim().to_owned(), value.trim().to_owned());
+    }
+    Ok(Some(properties))
+}
+
+fn get<T: FromStr>(properties: &HashMap<String, String>, path: &Path, name: &str) -> Result<T, DirError> {
+    let value = properties.get(name).ok_or_else(|| problem(path, format!("`{name}` is missing")))?;
+    value.parse().map_err(|_| problem(path, format!("`{name}` cannot be `{value}`")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::PartitionIndex;
+    use crate::io::mem::{Crash, MemFiles};
+    use crate::io::os::OsFiles;
+
+    fn open(files: &MemFiles) -> Result<(LogDir<MemFiles>, Found), DirError> {
+        LogDir::open(files.clone(), Path::new("/data"), "kuring-cluster", BrokerId(1))
+    }
+
+    #[test]
+    fn a_directory_comes_back_as_it_was_left() {
+        let files = MemFiles::new(1);
+        let (dir, found) = open(&files).unwrap();
+        assert_eq!(found, Found { clean: false, partitions: vec![], deleted: vec![] });
+        let topic_id = TopicId(uuid::Uuid::from_u128(77));
+        let (kept, gone) =
+            (TopicPartition::new("a-b", PartitionIndex(2)), TopicPartition::new("x", PartitionIndex(0)));
+        dir.create_partition(&kept, topic_id).unwrap();
+        dir.create_partition(&gone, topic_id).unwrap();
+        let deleted = dir.rename_deleted(&gone).unwrap();
+        dir.write_checkpoint(Checkpoint::RecoveryPoint, &[(kept.clone(), Offset(9))]).unwrap();
+        dir.write_checkpoint(Checkpoint::HighWatermark, &[(kept.clone(), Offset(8))]).unwrap();
+        dir.write_checkpoint(Checkpoint::LogStart, &[(kept.clone(), Offset(3))]).unwrap();
+        dir.mark_clean_shutdown(BrokerEpoch(5)).unwrap();
+        files.crash(Crash::Machine);
+
+        let (again, found) = open(&files).unwrap();
+        assert_eq!(again.id(), dir.id());
+        let partition = FoundPartition {
+            dir: dir.partition_dir(&kept),
+            topic_partition: kept,
+            topic_id: Some(topic_id),
+            recovery_point: Offset(9),
+            high_watermark: Offset(8),
+            log_start: Offset(3),
+        };
+        assert_eq!(found, Found { clean: true, partitions: vec![partition], deleted: vec![deleted.clone()] });
+        again.remove_deleted(&deleted).unwrap();
+        files.crash(Crash::Machine);
+        let (_, found) = open(&files).unwrap();
+        assert!(!found.clean, "the marker counts once");
+        assert!(found.deleted.is_empty());
+    }
+
+    #[test]
+    fn a_foreign_or_damaged_directory_is_refused() {
+        let files = MemFiles::new(1);
+        let (dir, _) = open(&files).unwrap();
+        let other = LogDir::open(files.clone(), dir.path(), "kuring-cluster", BrokerId(2));
+        assert!(matches!(other, Err(DirError::Foreign { .. })));
+        let other = LogDir::open(files.clone(), dir.path(), "other", BrokerId(1));
+        assert_eq!(
+            other.unwrap_err().to_string(),
+            "/data belongs to cluster kuring-cluster, not to cluster other"
+        );
+        files.write_atomically(&dir.path().join("log-start-offset-checkpoint"), b"0\n1\n").unwrap();
+        assert!(matches!(open(&files), Err(DirError::Checkpoint { .. })));
+        files.write_atomically(&dir.path().join(META_FILE), b"version=1\ncluster.id=c\n").unwrap();
+        assert_eq!(open(&files).unwrap_err().to_string(), "/data/meta.properties: `node.id` is missing");
+    }
+
+    #[test]
+    fn a_second_broker_is_kept_out() {
+        let temporary = tempfile::tempdir().unwrap();
+        let path = temporary.path().join("data");
+        let lock = DirLock::acquire(&path).unwrap();
+        assert!(matches!(DirLock::acquire(&path), Err(DirError::Locked { .. })));
+        drop(lock);
+        DirLock::acquire(&path).unwrap();
+        let (dir, _) = LogDir::open(OsFiles, &path, "c", BrokerId(1)).unwrap();
+        assert_eq!(MetaProperties::read(&OsFiles, &path).unwrap().as_ref(), Some(dir.meta()));
+    }
+}

@@ -1,0 +1,479 @@
+//! What the log knows of idempotent and transactional producers (Kafka's `ProducerStateManager` and
+//! `ProducerAppendInfo`): the last five batches of each, its epoch, and the transactions that are open.
+//!
+//! Owned by the log of its partition. `check` never changes anything; `apply` never refuses: during recovery
+//! and replication the leader's decision is taken as it is.
+
+use std::collections::BTreeMap;
+use std::collections::hash_map::Entry;
+
+use crate::base::clock::Timestamp;
+use crate::base::{Offset, ProducerEpoch, ProducerId};
+use crate::wire::ErrorCode;
+use crate::wire::record::{BatchHead, EndTxnMarker, increment_sequence};
+
+/// Batches remembered per producer; clients have at most as many requests in flight.
+pub const BATCHES_KEPT: usize = 5;
+
+const NO_EPOCH: ProducerEpoch = ProducerEpoch(-1);
+const NO_SEQUENCE: i32 = -1;
+
+/// Who appends decides how much is checked (Kafka's `AppendOrigin`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Origin {
+    Client,
+    /// Offset commits and markers of this broker's coordinators: no sequences.
+    Coordinator,
+}
+
+/// One remembered batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct KeptBatch {
+    pub last_sequence: i32,
+    pub last_offset: Offset,
+    pub offset_delta: i32,
+    pub timestamp: Timestamp,
+}
+
+impl KeptBatch {
+    const NONE: KeptBatch = KeptBatch {
+        last_sequence: NO_SEQUENCE,
+        last_offset: Offset(-1),
+        offset_delta: 0,
+        timestamp: Timestamp::NONE,
+    };
+
+    fn first_sequence(&self) -> i32 {
+        // Backwards over the wrap at i32::MAX.
+        let first = i64::from(self.last_sequence) - i64::from(self.offset_delta);
+        if first >= 0 { first as i32 } else { (first + i64::from(i32::MAX) + 1) as i32 }
+    }
+
+    pub fn first_offset(&self) -> Offset {
+        Offset(self.last_offset.0 - i64::from(self.offset_delta))
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Producer {
+    pub epoch: ProducerEpoch,
+    pub coordinator_epoch: i32,
+    pub last_timestamp: Timestamp,
+    pub transaction_first: Option<Offset>,
+    kept: [KeptBatch; BATCHES_KEPT],
+    kept_len: u8,
+}
+
+impl Producer {
+    const NEW: Producer = Producer {
+        epoch: NO_EPOCH,
+        coordinator_epoch: -1,
+        last_timestamp: Timestamp::NONE,
+        transaction_first: None,
+        kept: [KeptBatch::NONE; BATCHES_KEPT],
+        kept_len: 0,
+    };
+
+    /// Oldest first.
+    fn kept(&self) -> &[KeptBatch] {
+        &self.kept[..usize::from(self.kept_len)]
+    }
+
+    pub fn last(&self) -> Option<&KeptBatch> {
+        self.kept().last()
+    }
+
+    fn enter_epoch(&mut self, epoch: ProducerEpoch) {
+        if self.epoch != epoch {
+            self.kept_len = 0;
+            self.epoch = epoch;
+        }
+    }
+
+    fn keep(&mut self, batch: KeptBatch) {
+        if usize::from(self.kept_len) == BATCHES_KEPT {
+            self.kept.rotate_left(1);
+            self.kept_len -= 1;
+        }
+        self.kept[usize::from(self.kept_len)] = batch;
+        self.kept_len += 1;
+    }
+
+    /// A producer as a snapshot has it: with its last batch only.
+    pub fn from_snapshot(
+        epoch: ProducerEpoch,
+        coordinator_epoch: i32,
+        last_timestamp: Timestamp,
+        transaction_first: Option<Offset>,
+        last: Option<KeptBatch>,
+    ) -> Self {
+        let mut producer =
+            Producer { epoch, coordinator_epoch, last_timestamp, transaction_first, ..Producer::NEW };
+        if let Some(last) = last {
+            producer.keep(last);
+        }
+        producer
+    }
+}
+
+/// What a check of a batch says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Check {
+    Append,
+    /// Already in the log: the first answer is given again.
+    Duplicate {
+        first: Offset,
+        last: Offset,
+        timestamp: Timestamp,
+    },
+}
+
+/// A producer as DescribeProducers shows it (KIP-664).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ProducerDescription {
+    pub id: ProducerId,
+    pub epoch: ProducerEpoch,
+    /// -1: none.
+    pub last_sequence: i32,
+    pub last_timestamp: Timestamp,
+    pub coordinator_epoch: i32,
+    pub transaction_first: Option<Offset>,
+}
+
+/// A change that can be taken back while the write it belongs to may still fail.
+#[derive(Debug)]
+struct Undo {
+    id: ProducerId,
+    before: Option<Producer>,
+    began: Option<Offset>,
+    completed: Option<(Offset, ProducerId)>,
+}
+
+/// A transaction whose marker was appended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CompletedTransaction {
+    pub producer: ProducerId,
+    pub first: Offset,
+    /// The marker's offset.
+    pub last: Offset,
+    pub aborted: bool,
+}
+
+#[derive(Default, Debug)]
+pub(super) struct Producers {
+    producers: std::collections::HashMap<ProducerId, Producer, ahash::RandomState>,
+    /// First offset → producer of the open transactions.
+    open: BTreeMap<Offset, ProducerId>,
+    /// First offset → marker's offset of the transactions that ended above the high watermark.
+    unreplicated: BTreeMap<Offset, Offset>,
+    undo: Vec<Undo>,
+}
+
+impl Producers {
+    pub fn len(&self) -> usize {
+        self.producers.len()
+    }
+
+    /// Whether the batch may be appended.
+    pub fn check(&self, head: &BatchHead, origin: Origin) -> Result<Check, ErrorCode> {
+        let id = head.producer_id();
+        if !id.is_some() {
+            return Ok(Check::Append);
+        }
+        let Some(producer) = self.producers.get(&id) else { return Ok(Check::Append) };
+        let (epoch, first) = (head.producer_epoch(), head.base_sequence());
+        if origin == Origin::Client && epoch == producer.epoch {
+            let same = |kept: &&KeptBatch| {
+                kept.first_sequence() == first && kept.last_sequence == head.last_sequence()
+            };
+            if let Some(kept) = producer.kept().iter().find(same) {
+                return Ok(Check::Duplicate {
+                    first: kept.first_offset(),
+                    last: kept.last_offset,
+                    timestamp: kept.timestamp,
+                });
+            }
+        }
+        if epoch < producer.epoch {
+            return Err(ErrorCode::InvalidProducerEpoch);
+        }
+        if origin == Origin::Client && producer.epoch != NO_EPOCH {
+            let wanted = match producer.last() {
+                Some(last) if epoch == producer.epoch => increment_sequence(last.last_sequence, 1),
+                _ => 0,
+            };
+            if first != wanted {
+                return Err(ErrorCode::OutOfOrderSequenceNumber);
+            }
+        }
+        if producer.transaction_first.is_some()
+            && !head.attributes().is_transactional()
+            && !head.attributes().is_control()
+        {
+            return Err(ErrorCode::InvalidTxnState);
+        }
+        Ok(Check::Append)
+    }
+
+    /// Whether the coordinator that sent the marker is still the one in charge (KIP-98).
+    pub fn check_marker(&self, head: &BatchHead, marker: EndTxnMarker) -> Result<(), ErrorCode> {
+        match self.producers.get(&head.producer_id()) {
+            Some(producer) if head.producer_epoch() < producer.epoch => Err(ErrorCode::InvalidProducerEpoch),
+            Some(producer) if marker.coordinator_epoch < producer.coordinator_epoch => {
+                Err(ErrorCode::TransactionCoordinatorFenced)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A batch is in the log; its head has its final offsets.
+    pub fn apply(&mut self, head: &BatchHead) {
+        let id = head.producer_id();
+        if !id.is_some() || head.attributes().is_control() {
+            return;
+        }
+        let first = head.base_offset();
+        let (producer, before) = entry(&mut self.producers, id);
+        producer.enter_epoch(head.producer_epoch());
+        producer.keep(KeptBatch {
+            last_sequence: head.last_sequence(),
+            last_offset: head.last_offset(),
+            offset_delta: head.last_offset_delta(),
+            timestamp: head.max_timestamp(),
+        });
+        producer.last_timestamp = head.max_timestamp();
+        let begins = head.attributes().is_transactional() && producer.transaction_first.is_none();
+        if begins {
+            producer.transaction_first = Some(first);
+            self.open.insert(first, id);
+        }
+        self.undo.push(Undo { id, before, began: begins.then_some(first), completed: None });
+    }
+
+    /// A marker is in the log.
+    pub fn apply_marker(&mut self, head: &BatchHead, marker: EndTxnMarker) -> Option<CompletedTransaction> {
+        let (id, last) = (head.producer_id(), head.base_offset());
+        if !id.is_some() {
+            return None;
+        }
+        let (producer, before) = entry(&mut self.producers, id);
+        producer.enter_epoch(head.producer_epoch());
+        producer.coordinator_epoch = marker.coordinator_epoch;
+        producer.last_timestamp = head.max_timestamp();
+        let first = producer.transaction_first.take();
+        if let Some(first) = first {
+            self.open.remove(&first);
+            self.unreplicated.insert(first, last);
+        }
+        self.undo.push(Undo { id, before, began: None, completed: first.map(|first| (first, id)) });
+        first.map(|first| CompletedTransaction { producer: id, first, last, aborted: !marker.commit })
+    }
+
+    /// The changes since the last call are final.
+    pub fn commit(&mut self) {
+        self.undo.clear();
+        if self.undo.capacity() > 64 {
+            self.undo.shrink_to(64);
+        }
+    }
+
+    /// Takes back the changes since the last commit.
+    pub fn rollback(&mut self) {
+        while let Some(undo) = self.undo.pop() {
+            match undo.before {
+                Some(before) => self.producers.insert(undo.id, before),
+                None => self.producers.remove(&undo.id),
+            };
+            if let Some(began) = undo.began {
+                self.open.remove(&began);
+            }
+            if let Some((first, id)) = undo.completed {
+                self.unreplicated.remove(&first);
+                self.open.insert(first, id);
+            }
+        }
+    }
+
+    /// Transactions that ended below the high watermark no longer hold the last stable offset.
+    pub fn high_watermark_advanced(&mut self, high_watermark: Offset) {
+        if !self.unreplicated.is_empty() {
+            self.unreplicated.retain(|_, last| *last >= high_watermark);
+        }
+    }
+
+    /// The first offset whose fate consumers may not rely on yet.
+    pub fn first_unstable(&self) -> Option<Offset> {
+        let open = self.open.keys().next();
+        let unreplicated = self.unreplicated.keys().next();
+        open.into_iter().chain(unreplicated).min().copied()
+    }
+
+    /// Forgets producers that wrote nothing for `expiration_ms` and have no open transaction.
+    pub fn expire(&mut self, wall: Timestamp, expiration_ms: i64) {
+        let alive = |producer: &Producer| {
+            producer.transaction_first.is_some()
+                || wall.0.saturating_sub(producer.last_timestamp.0) < expiration_ms
+        };
+        if !self.producers.values().all(alive) {
+            self.producers.retain(|_, producer| alive(producer));
+        }
+    }
+
+    pub fn insert(&mut self, id: ProducerId, producer: Producer) {
+        if let Some(first) = producer.transaction_first {
+            self.open.insert(first, id);
+        }
+        self.producers.insert(id, producer);
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (ProducerId, &Producer)> {
+        self.producers.iter().map(|(id, producer)| (*id, producer))
+    }
+
+    pub fn descriptions(&self) -> impl Iterator<Item = ProducerDescription> {
+        self.iter().map(|(id, producer)| ProducerDescription {
+            id,
+            epoch: producer.epoch,
+            last_sequence: producer.last().map_or(NO_SEQUENCE, |kept| kept.last_sequence),
+            last_timestamp: producer.last_timestamp,
+            coordinator_epoch: producer.coordinator_epoch,
+            transaction_first: producer.transaction_first,
+        })
+    }
+}
+
+/// The producer, made if need be, and what it was before (200 bytes copied: no allocation).
+fn entry(
+    producers: &mut std::collections::HashMap<ProducerId, Producer, ahash::RandomState>,
+    id: ProducerId,
+) -> (&mut Producer, Option<Producer>) {
+    match producers.entry(id) {
+        Entry::Occupied(entry) => {
+            let before = *entry.get();
+            (entry.into_mut(), Some(before))
+        }
+        Entry::Vacant(entry) => (entry.insert(Producer::NEW), None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::record::Attributes;
+
+    fn head(id: i64, epoch: i16, sequence: i32, offset: i64, records: i32) -> BatchHead {
+        let mut head = BatchHead::empty();
+        head.set_producer(ProducerId(id), ProducerEpoch(epoch), sequence);
+        head.set_base_offset(Offset(offset));
+        head.set_last_offset_delta(records - 1);
+        head.set_count(records);
+        head.set_max_timestamp(Timestamp(1000 + offset));
+        head
+    }
+
+    fn transactional(mut head: BatchHead) -> BatchHead {
+        head.set_attributes(Attributes::default().with_transactional(true));
+        head
+    }
+
+    fn append(producers: &mut Producers, head: &BatchHead) -> Result<Check, ErrorCode> {
+        let check = producers.check(head, Origin::Client)?;
+        if check == Check::Append {
+            producers.apply(head);
+            producers.commit();
+        }
+        Ok(check)
+    }
+
+    #[test]
+    fn the_last_five_batches_are_recognised_and_older_ones_are_out_of_order() {
+        let mut producers = Producers::default();
+        for batch in 0..6 {
+            let next = head(1, 0, batch * 2, i64::from(batch) * 10, 2);
+            assert_eq!(append(&mut producers, &next), Ok(Check::Append));
+        }
+        for batch in 1..6i64 {
+            let again = head(1, 0, batch as i32 * 2, 500, 2);
+            let first = Offset(batch * 10);
+            let expected =
+                Check::Duplicate { first, last: first.plus(1), timestamp: Timestamp(1000 + first.0) };
+            assert_eq!(append(&mut producers, &again), Ok(expected));
+        }
+        let outside = head(1, 0, 0, 500, 2);
+        assert_eq!(append(&mut producers, &outside), Err(ErrorCode::OutOfOrderSequenceNumber));
+        let overlapping = head(1, 0, 10, 500, 1);
+        assert_eq!(append(&mut producers, &overlapping), Err(ErrorCode::OutOfOrderSequenceNumber));
+        let gap = head(1, 0, 13, 500, 1);
+        assert_eq!(append(&mut producers, &gap), Err(ErrorCode::OutOfOrderSequenceNumber));
+    }
+
+    #[test]
+    fn sequence_wraps_to_zero() {
+        let mut producers = Producers::default();
+        append(&mut producers, &head(1, 0, i32::MAX - 1, 0, 2)).unwrap();
+        assert_eq!(append(&mut producers, &head(1, 0, 0, 2, 1)), Ok(Check::Append));
+
+        append(&mut producers, &head(2, 0, i32::MAX, 3, 3)).unwrap();
+        let again = append(&mut producers, &head(2, 0, i32::MAX, 9, 3)).unwrap();
+        assert!(matches!(again, Check::Duplicate { first: Offset(3), last: Offset(5), .. }));
+        assert_eq!(append(&mut producers, &head(2, 0, 2, 6, 1)), Ok(Check::Append));
+    }
+
+    #[test]
+    fn a_new_epoch_starts_at_zero_and_fences_the_old_one() {
+        let mut producers = Producers::default();
+        assert_eq!(
+            append(&mut producers, &head(1, 3, 77, 0, 1)),
+            Ok(Check::Append),
+            "unknown: starts anywhere"
+        );
+        assert_eq!(append(&mut producers, &head(1, 4, 78, 1, 1)), Err(ErrorCode::OutOfOrderSequenceNumber));
+        assert_eq!(append(&mut producers, &head(1, 4, 0, 1, 1)), Ok(Check::Append));
+        assert_eq!(append(&mut producers, &head(1, 3, 78, 2, 1)), Err(ErrorCode::InvalidProducerEpoch));
+        let coordinators = head(1, 4, -1, 2, 1);
+        assert_eq!(producers.check(&coordinators, Origin::Coordinator), Ok(Check::Append));
+    }
+
+    #[test]
+    fn open_transactions_hold_the_first_unstable_offset_until_replicated() {
+        let mut producers = Producers::default();
+        append(&mut producers, &transactional(head(1, 0, 0, 10, 1))).unwrap();
+        append(&mut producers, &transactional(head(2, 0, 0, 11, 1))).unwrap();
+        assert_eq!(append(&mut producers, &head(2, 0, 1, 12, 1)), Err(ErrorCode::InvalidTxnState));
+        let marker = EndTxnMarker { commit: true, coordinator_epoch: 7 };
+        let end = head(1, 0, -1, 12, 1);
+        assert_eq!(producers.check_marker(&end, marker), Ok(()));
+        let completed = producers.apply_marker(&end, marker).unwrap();
+        assert_eq!((completed.first, completed.last), (Offset(10), Offset(12)));
+        assert_eq!(producers.first_unstable(), Some(Offset(10)));
+        producers.high_watermark_advanced(Offset(12));
+        assert_eq!(producers.first_unstable(), Some(Offset(10)));
+        producers.high_watermark_advanced(Offset(13));
+        assert_eq!(producers.first_unstable(), Some(Offset(11)));
+        let zombie = EndTxnMarker { coordinator_epoch: 6, ..marker };
+        assert_eq!(producers.check_marker(&end, zombie), Err(ErrorCode::TransactionCoordinatorFenced));
+    }
+
+    #[test]
+    fn rollback_restores_what_was() {
+        let mut producers = Producers::default();
+        append(&mut producers, &transactional(head(1, 0, 0, 10, 1))).unwrap();
+        let before: Vec<_> = producers.descriptions().collect();
+        producers.apply(&head(1, 0, 1, 11, 1));
+        producers.apply(&transactional(head(2, 0, 0, 12, 1)));
+        producers.apply_marker(&head(1, 0, -1, 13, 1), EndTxnMarker { commit: false, coordinator_epoch: 1 });
+        producers.rollback();
+        assert_eq!(producers.descriptions().collect::<Vec<_>>(), before);
+    }
+
+    #[test]
+    fn idle_producers_expire_unless_a_transaction_is_open() {
+        let mut producers = Producers::default();
+        append(&mut producers, &head(1, 0, 0, 0, 1)).unwrap();
+        append(&mut producers, &transactional(head(2, 0, 0, 1, 1))).unwrap();
+        producers.expire(Timestamp(1000 + 99), 100);
+        assert_eq!(producers.len(), 2);
+        producers.expire(Timestamp(1000 + 100), 100);
+        assert_eq!(producers.descriptions().map(|producer| producer.id.0).collect::<Vec<_>>(), [2]);
+    }
+}

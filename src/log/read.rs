@@ -1,0 +1,421 @@
+//! Read plans: which bytes of which file answer a fetch. No byte is moved here.
+//!
+//! On the shard a plan is made of what memory and the page cache know; what they do not know a [`ReadJob`] finds
+//! out on a file thread.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use zerocopy::FromBytes;
+
+use crate::base::Offset;
+use crate::io::{FileHandle, Files, OpenMode};
+use crate::wire::record::{BatchHead, HEAD_LEN};
+
+use super::error::Context;
+use super::index::{self, Lookup, OffsetEntry, relative};
+use super::names::{self, FileKind};
+use super::segment::Segment;
+use super::{FileRange, Log, LogContext, LogError, OffsetMetadata, ReadError, SegmentFile, scan};
+
+/// Positions of batches that are remembered after an append: the tail is read without a look at the file.
+const RECENT_MAX: usize = 256;
+
+/// Batches that a plan may step over on the shard; further ones are for a file thread.
+const STEPS_MAX: usize = 64;
+
+/// Windows of old index files that are remembered.
+const WINDOWS_MAX: usize = 4;
+
+/// Index rows in a window: 4 KiB of memory for 2 MiB of log or more.
+const WINDOW_ROWS: u32 = 512;
+
+/// Where a batch begins.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Recent {
+    pub first: Offset,
+    /// The offset after its last record.
+    pub next: Offset,
+    pub segment: Offset,
+    pub position: u32,
+}
+
+/// Some rows of the offset index of a segment, as a read job found them.
+#[derive(Debug)]
+pub(super) struct Window {
+    segment: Offset,
+    rows: Vec<OffsetEntry>,
+}
+
+impl Window {
+    pub fn segment(&self) -> Offset {
+        self.segment
+    }
+}
+
+/// What a fetch asks of one partition.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReadRequest {
+    pub offset: Offset,
+    pub bytes_max: u32,
+    /// High watermark, last stable offset or log end: no record from here on is returned.
+    pub upper_bound: Offset,
+    /// Returns the first batch whole even when it is longer than `bytes_max`.
+    pub whole_first_batch: bool,
+}
+
+/// A plan, or what it takes to make one.
+#[derive(Debug)]
+pub enum Read<F: Files> {
+    Plan(ReadPlan<F>),
+    /// Run it on a file thread and give the outcome to [`Log::finish_read`].
+    NeedsDisk(ReadJob<F>),
+}
+
+/// The answer to a fetch.
+#[derive(Debug)]
+pub struct ReadPlan<F: Files> {
+    /// The offset that was asked for, and the position of its batch.
+    pub start: OffsetMetadata,
+    /// `None`: there is nothing below the bound, or `bytes_max` is 0.
+    pub range: Option<FileRange<F>>,
+    /// Bytes of the batch that the range begins with; more than the range's when that was cut.
+    pub first_batch_bytes: u32,
+}
+
+/// A batch's place in its segment.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    position: u32,
+    /// Bytes of the batch.
+    length: u32,
+}
+
+/// What memory and page cache say about an offset of a segment.
+enum Located {
+    At(Place),
+    /// All of the segment's batches end before it.
+    Beyond,
+    /// The disk has to be asked, from the best known position on.
+    Unknown {
+        floor: Floor,
+    },
+}
+
+/// The best known place to begin a search for an offset.
+#[derive(Clone, Copy, Debug)]
+enum Floor {
+    Position(u32),
+    /// The last row among the first `rows` of the index file that is not above the offset.
+    InIndex {
+        rows: u32,
+    },
+}
+
+impl<F: Files> Log<F> {
+    /// *Shard.* Plans a fetch. The plan starts at the batch that holds the offset, ends before the bound, and
+    /// stays within one segment.
+    pub fn read(&mut self, request: ReadRequest) -> Result<Read<F>, ReadError> {
+        if request.offset < self.log_start || request.offset > self.log_end() {
+            return Err(ReadError::OutOfRange);
+        }
+        if request.offset >= request.upper_bound.min(self.log_end()) {
+            let start = self.offset_metadata(request.offset).unwrap_or(OffsetMetadata {
+                offset: request.offset,
+                segment: self.segments[self.segment_of(request.offset)].base,
+                position: 0,
+            });
+            return Ok(Read::Plan(ReadPlan { start, range: None, first_batch_bytes: 0 }));
+        }
+        let first = self.segment_of(request.offset);
+        for number in first..self.segments.len() {
+            if self.segments[number].base >= request.upper_bound {
+                break;
+            }
+            let planned = self.plan_within(number, request)?;
+            if let Some(Read::NeedsDisk(_)) = &planned {
+                self.counts.cold_reads += 1;
+            }
+            if let Some(planned) = planned {
+                return Ok(planned);
+            }
+        }
+        // Compaction left a gap up to the bound.
+        let start =
+            OffsetMetadata { offset: request.offset, segment: self.segments[first].base, position: 0 };
+        Ok(Read::Plan(ReadPlan { start, range: None, first_batch_bytes: 0 }))
+    }
+
+    /// *Shard.* Takes the outcome of a read job: the plan, or the next thing to do.
+    pub fn finish_read(&mut self, outcome: ReadOutcome<F>) -> Result<Read<F>, ReadError> {
+        if outcome.generation != self.generation {
+            return Err(ReadError::Stale);
+        }
+        // Retention may have taken it meanwhile; the descriptors still read.
+        let alive = self.segments.iter_mut().find(|segment| segment.base == outcome.segment);
+        let result = outcome.result?;
+        if let Some(segment) = alive {
+            segment.file.get_or_insert_with(|| Arc::clone(&result.file));
+            if !result.rows.is_empty() {
+                self.windows.truncate(WINDOWS_MAX - 1);
+                self.windows.push_front(Window { segment: outcome.segment, rows: result.rows });
+            }
+        }
+        let request = outcome.request;
+        match result.place {
+            Some(place) => Ok(Read::Plan(plan(request, outcome.segment, &result.file, place, result.end))),
+            // The segment ends before the offset: go on with the next one.
+            None if request.offset < self.log_start => Err(ReadError::OutOfRange),
+            None => {
+                let next =
+                    self.segments.iter().map(|segment| segment.base).find(|base| *base > outcome.segment);
+                match next {
+                    Some(next) => self.read(ReadRequest { offset: next.max(request.offset), ..request }),
+                    None => Err(ReadError::Stale),
+                }
+            }
+        }
+    }
+
+    /// *Shard.* Where an offset lies; `None` when the disk would have to be asked.
+    pub fn offset_metadata(&self, offset: Offset) -> Option<OffsetMetadata> {
+        if offset >= self.log_end() {
+            return (offset == self.log_end()).then(|| self.end_metadata());
+        }
+        let segment = &self.segments[self.segment_of(offset)];
+        match self.locate(segment, offset) {
+            Ok(Located::At(place)) => {
+                Some(OffsetMetadata { offset, segment: segment.base, position: place.position })
+            }
+            Ok(Located::Beyond) => {
+                Some(OffsetMetadata { offset, segment: segment.base, position: segment.size })
+            }
+            _ => None,
+        }
+    }
+
+    /// Keeps the positions of the latest batches only.
+    pub(super) fn trim_recent(&mut self) {
+        let surplus = self.recent.len().saturating_sub(RECENT_MAX);
+        self.recent.drain(..surplus);
+    }
+
+    /// `None`: the segment ends before the offset.
+    fn plan_within(&self, number: usize, request: ReadRequest) -> Result<Option<Read<F>>, ReadError> {
+        let segment = &self.segments[number];
+        let start = self.locate(segment, request.offset)?;
+        // Whatever lies in the segment is below the bound if the next segment is not above it.
+        let whole = match self.segments.get(number + 1) {
+            Some(next) => next.base <= request.upper_bound,
+            None => segment.next <= request.upper_bound,
+        };
+        let end = match start {
+            Located::Beyond => return Ok(None),
+            _ if whole => Located::Beyond,
+            _ => self.locate(segment, request.upper_bound)?,
+        };
+        let end_position = match end {
+            Located::At(place) => Some(place.position),
+            Located::Beyond => Some(segment.size),
+            Located::Unknown { .. } => None,
+        };
+        if let (Located::At(place), Some(end), Some(file)) = (&start, end_position, &segment.file) {
+            return Ok(Some(Read::Plan(plan(request, segment.base, file, *place, end))));
+        }
+        let floor = |located: &Located| match located {
+            Located::At(place) => Floor::Position(place.position),
+            Located::Beyond => Floor::Position(segment.size),
+            Located::Unknown { floor } => *floor,
+        };
+        Ok(Some(Read::NeedsDisk(ReadJob {
+            context: Arc::clone(&self.context),
+            dir: self.dir.clone(),
+            segment: segment.base,
+            file: segment.file.clone(),
+            size: segment.size,
+            request,
+            start: floor(&start),
+            end: end_position.ok_or_else(|| floor(&end)),
+            generation: self.generation,
+        })))
+    }
+
+    /// Looks for the first batch of the segment whose last offset is not below `offset`.
+    fn locate(&self, segment: &Segment<F>, offset: Offset) -> Result<Located, ReadError> {
+        if offset >= segment.next {
+            return Ok(Located::Beyond);
+        }
+        // The batch that begins at or before it, among those that were just appended.
+        let after = self.recent.partition_point(|recent| recent.first <= offset);
+        if let Some(recent) = after.checked_sub(1).and_then(|number| self.recent.get(number))
+            && recent.segment == segment.base
+        {
+            let place = |number: usize| {
+                let position = self.recent[number].position;
+                let end = match self.recent.get(number + 1) {
+                    Some(next) if next.segment == segment.base => next.position,
+                    _ => segment.size,
+                };
+                Located::At(Place { position, length: end - position })
+            };
+            return Ok(match self.recent.get(after) {
+                _ if offset < recent.next => place(after - 1),
+                // A follower's log may have a gap between batches.
+                Some(next) if next.segment == segment.base => place(after),
+                _ => Located::Beyond,
+            });
+        }
+        let Some(wanted) = relative(segment.base, offset) else { return Ok(Located::Beyond) };
+        let satisfies = |entry: &OffsetEntry| entry.relative <= wanted;
+        let floor = match segment.index.floor(satisfies) {
+            Lookup::Known(entry) => Floor::Position(entry.map_or(0, |entry| entry.position)),
+            Lookup::InFile { entries } => self.floor_in_windows(segment.base, wanted, entries),
+        };
+        let (Floor::Position(mut position), Some(file)) = (floor, &segment.file) else {
+            return Ok(Located::Unknown { floor });
+        };
+        for _ in 0..STEPS_MAX {
+            if position >= segment.size {
+                return Ok(Located::Beyond);
+            }
+            let mut head = [0; HEAD_LEN];
+            let read = file
+                .read_cached_at(&mut head, u64::from(position))
+                .map_err(|error| self.read_error(segment, error))?;
+            let (Some(HEAD_LEN), Ok(head)) = (read, BatchHead::read_from_bytes(&head)) else { break };
+            let length = head.total_len() as u32;
+            if head.last_offset() >= offset {
+                return Ok(Located::At(Place { position, length }));
+            }
+            position += length;
+        }
+        Ok(Located::Unknown { floor: Floor::Position(position) })
+    }
+
+    fn floor_in_windows(&self, segment: Offset, wanted: u32, rows: u32) -> Floor {
+        let holds = |window: &&Window| {
+            window.segment == segment
+                && matches!((window.rows.first(), window.rows.last()), (Some(first), Some(last))
+                    if first.relative <= wanted && wanted <= last.relative)
+        };
+        match self.windows.iter().find(holds) {
+            Some(window) => {
+                let count = window.rows.partition_point(|row| row.relative <= wanted);
+                Floor::Position(window.rows[count - 1].position)
+            }
+            None => Floor::InIndex { rows },
+        }
+    }
+
+    fn read_error(&self, segment: &Segment<F>, source: io::Error) -> ReadError {
+        let path = names::file(&self.dir, segment.base, FileKind::Log);
+        ReadError::Storage(LogError { what: "read", path, source })
+    }
+}
+
+/// The plan for a batch found at `place`, with `end` of the readable part of the file.
+fn plan<F: Files>(
+    request: ReadRequest,
+    segment: Offset,
+    file: &Arc<SegmentFile<F>>,
+    place: Place,
+    end: u32,
+) -> ReadPlan<F> {
+    let mut length = request.bytes_max;
+    if request.whole_first_batch {
+        length = length.max(place.length);
+    }
+    // The bound may lie in the batch that holds the offset: then nothing of it is readable.
+    let length = length.min(end.saturating_sub(place.position));
+    let file = Arc::clone(file);
+    let range = FileRange { file, position: u64::from(place.position), length };
+    ReadPlan {
+        start: OffsetMetadata { offset: request.offset, segment, position: place.position },
+        range: (length > 0).then_some(range),
+        first_batch_bytes: place.length,
+    }
+}
+
+/// A plan that the disk has to be asked for.
+pub struct ReadJob<F: Files> {
+    context: Arc<LogContext<F>>,
+    dir: PathBuf,
+    segment: Offset,
+    file: Option<Arc<SegmentFile<F>>>,
+    size: u32,
+    request: ReadRequest,
+    start: Floor,
+    /// Where the readable part ends, or where to look for the bound.
+    end: Result<u32, Floor>,
+    generation: u64,
+}
+
+impl<F: Files> std::fmt::Debug for ReadJob<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReadJob").field("segment", &self.segment).field("request", &self.request).finish()
+    }
+}
+
+/// What a read job found.
+pub struct ReadOutcome<F: Files> {
+    segment: Offset,
+    request: ReadRequest,
+    generation: u64,
+    result: Result<Answer<F>, LogError>,
+}
+
+struct Answer<F: Files> {
+    file: Arc<SegmentFile<F>>,
+    rows: Vec<OffsetEntry>,
+    place: Option<Place>,
+    end: u32,
+}
+
+impl<F: Files> ReadJob<F> {
+    /// *File thread.*
+    pub fn run(self) -> ReadOutcome<F> {
+        let result = self.look();
+        ReadOutcome { segment: self.segment, request: self.request, generation: self.generation, result }
+    }
+
+    fn look(&self) -> Result<Answer<F>, LogError> {
+        let path = names::file(&self.dir, self.segment, FileKind::Log);
+        let file = match &self.file {
+            Some(file) => Arc::clone(file),
+            None => {
+                let file = self.context.files.open(&path, OpenMode::Write).context("open", &path)?;
+                SegmentFile::new(&self.context, file)
+            }
+        };
+        let (start, rows) = self.position(self.start, self.request.offset)?;
+        let found = scan::find(&**file, start, self.size, self.request.offset).context("scan", &path)?;
+        let end = match self.end {
+            Ok(end) => end,
+            Err(floor) => {
+                let (from, _) = self.position(floor, self.request.upper_bound)?;
+                let bound =
+                    scan::find(&**file, from, self.size, self.request.upper_bound).context("scan", &path)?;
+                bound.map_or(self.size, |bound| bound.position)
+            }
+        };
+        let place =
+            found.map(|found| Place { position: found.position, length: found.head.total_len() as u32 });
+        Ok(Answer { file, rows, place, end })
+    }
+
+    /// The position to search `offset` from, and the index rows around it.
+    fn position(&self, floor: Floor, offset: Offset) -> Result<(u32, Vec<OffsetEntry>), LogError> {
+        let rows = match floor {
+            Floor::Position(position) => return Ok((position, Vec::new())),
+            Floor::InIndex { rows } => rows,
+        };
+        let path = names::file(&self.dir, self.segment, FileKind::OffsetIndex);
+        let file = self.context.files.open(&path, OpenMode::Read).context("open", &path)?;
+        let wanted = relative(self.segment, offset).unwrap_or(u32::MAX);
+        let floor = index::floor_in_file::<OffsetEntry>(&file, rows, |entry| entry.relative <= wanted);
+        let Some((number, _)) = floor.context("search", &path)? else { return Ok((0, Vec::new())) };
+        let window = index::rows(&file, number, WINDOW_ROWS.min(rows - number)).context("read", &path)?;
+        Ok((window.first().map_or(0, |entry: &OffsetEntry| entry.position), window))
+    }
+}

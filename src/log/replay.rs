@@ -1,0 +1,117 @@
+//! Rebuilds producer state from the latest snapshot and the batches after it. *File thread.*
+
+use std::path::Path;
+
+use crate::base::Offset;
+use crate::base::clock::Now;
+use crate::io::{Files, OpenMode};
+
+use super::append::marker;
+use super::epochs::Epochs;
+use super::error::Context;
+use super::index::{self, Lookup, OffsetEntry, relative};
+use super::names::{self, FileKind};
+use super::producers::Producers;
+use super::scan::{Scan, Step};
+use super::segment::Segment;
+use super::{LogContext, LogError, jobs, snapshot};
+
+/// The state at `end`. Snapshots that are damaged or above `end` are removed, also from `snapshots`. The leader
+/// epochs of the batches on the way are noted.
+pub(super) fn producers<'a, F: Files>(
+    context: &LogContext<F>,
+    dir: &Path,
+    segments: impl Iterator<Item = &'a Segment<F>>,
+    snapshots: &mut Vec<Offset>,
+    epochs: &mut Epochs,
+    (log_start, end): (Offset, Offset),
+    now: Now,
+) -> Result<Producers, LogError> {
+    let files = &context.files;
+    let mut producers = Producers::default();
+    let above = snapshots.partition_point(|offset| *offset <= end);
+    remove_snapshots(files, dir, snapshots.drain(above..))?;
+    let mut from = log_start;
+    while let Some(latest) = snapshots.last().copied() {
+        let path = names::file(dir, latest, FileKind::Snapshot);
+        let bytes = files.read_small(&path, snapshot::SNAPSHOT_BYTES_MAX).context("read", &path)?;
+        match snapshot::decode(&bytes) {
+            Ok(loaded) => {
+                loaded.into_iter().for_each(|(id, producer)| producers.insert(id, producer));
+                from = latest;
+                break;
+            }
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "producer snapshot is of no use");
+                remove_snapshots(files, dir, snapshots.pop().into_iter())?;
+            }
+        }
+    }
+    for segment in segments.filter(|segment| segment.next > from && segment.size > 0) {
+        replay(files, dir, segment, from, &mut producers, epochs)?;
+    }
+    producers.commit();
+    producers.expire(now.wall, context.producer_id_expiration_ms);
+    Ok(producers)
+}
+
+fn replay<F: Files>(
+    files: &F,
+    dir: &Path,
+    segment: &Segment<F>,
+    from: Offset,
+    producers: &mut Producers,
+    epochs: &mut Epochs,
+) -> Result<(), LogError> {
+    let path = names::file(dir, segment.base, FileKind::Log);
+    let file = files.open(&path, OpenMode::Read).context("open", &path)?;
+    let position = floor_position(files, dir, segment, from)?;
+    let mut scan = Scan::heads(&file, position, segment.size, segment.base);
+    while let Step::Batch(found) = scan.next().context("scan", &path)? {
+        let head = &found.head;
+        if head.base_offset() < from {
+            continue;
+        }
+        if epochs.latest().is_none_or(|latest| head.leader_epoch() > latest) {
+            epochs.assign(head.leader_epoch(), head.base_offset());
+        }
+        if head.attributes().is_control() && head.producer_id().is_some() {
+            let body = scan.body(&found).context("read", &path)?;
+            if let Some(marker) = marker(head, body) {
+                producers.apply_marker(head, marker);
+            }
+        } else {
+            producers.apply(head);
+        }
+        producers.commit();
+    }
+    Ok(())
+}
+
+/// A position at or before the batch that holds `offset`.
+pub(super) fn floor_position<F: Files>(
+    files: &F,
+    dir: &Path,
+    segment: &Segment<F>,
+    offset: Offset,
+) -> Result<u32, LogError> {
+    let Some(wanted) = relative(segment.base, offset) else { return Ok(0) };
+    let satisfies = |entry: &OffsetEntry| entry.relative <= wanted;
+    let rows = match segment.index.floor(satisfies) {
+        Lookup::Known(entry) => return Ok(entry.map_or(0, |entry| entry.position)),
+        Lookup::InFile { entries } => entries,
+    };
+    let path = names::file(dir, segment.base, FileKind::OffsetIndex);
+    let file = files.open(&path, OpenMode::Read).context("open", &path)?;
+    let floor = index::floor_in_file(&file, rows, satisfies).context("search", &path)?;
+    Ok(floor.map_or(0, |(_, entry)| entry.position))
+}
+
+fn remove_snapshots<F: Files>(
+    files: &F,
+    dir: &Path,
+    offsets: impl Iterator<Item = Offset>,
+) -> Result<(), LogError> {
+    let paths: Vec<_> = offsets.map(|offset| names::file(dir, offset, FileKind::Snapshot)).collect();
+    jobs::unlink(files, &paths)
+}
