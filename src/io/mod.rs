@@ -6,11 +6,15 @@
 //! disk (open, fsync, truncate, rename, unlink, recovery) runs on [`threads::FileThreads`].
 
 pub mod cached;
+mod cgroup;
 pub mod chunk;
+pub mod cpu;
+pub mod limits;
 pub mod mem;
 pub mod net;
 pub mod os;
 pub mod runtime;
+pub mod signal;
 pub mod threads;
 
 use std::io;
