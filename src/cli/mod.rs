@@ -5,6 +5,7 @@ mod consume;
 mod dump_log;
 mod json;
 mod output;
+mod perf;
 mod produce;
 mod topic;
 
@@ -37,6 +38,9 @@ enum Command {
     Consume(consume::ConsumeArguments),
     /// Show and check the files of a partition's log
     DumpLog(dump_log::DumpLogArguments),
+    /// Put load on a broker and measure it
+    #[command(subcommand)]
+    Perf(perf::PerfCommand),
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  kuring completions bash > /etc/bash_completion.d/kuring")]
     Completions {
@@ -78,6 +82,7 @@ pub fn main() -> ExitCode {
         Command::Produce(arguments) => client_command(|| produce::run(arguments)),
         Command::Consume(arguments) => client_command(|| consume::run(arguments)),
         Command::DumpLog(arguments) => dump_log::run(arguments),
+        Command::Perf(command) => client_command(|| perf::run(command)),
         Command::Completions { shell } => completions(shell),
     };
     match outcome {

@@ -84,11 +84,11 @@ impl Connection {
         self.write_some()
     }
 
-    /// Writes from a buffer that the caller keeps, for the load generator; returns how much the socket took.
+    /// Writes from buffers that the caller keeps, for the load generator; returns how much the socket took.
     /// Not to be mixed with [`Connection::send`] while that has frames waiting.
-    pub fn write_borrowed(&mut self, bytes: &[u8]) -> io::Result<usize> {
+    pub fn write_borrowed(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         assert!(self.out.is_empty(), "frames would be torn");
-        match rustix::io::retry_on_intr(|| rustix::io::write(&self.stream, bytes)) {
+        match rustix::io::retry_on_intr(|| rustix::io::writev(&self.stream, slices)) {
             Ok(count) => Ok(count),
             Err(Errno::AGAIN) => Ok(0),
             Err(error) => Err(error.into()),

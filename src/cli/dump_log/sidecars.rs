@@ -22,8 +22,8 @@ pub fn offset_index(bytes: &[u8], base: Option<Offset>, report: &mut Report<'_>)
     for entry in bytes.chunks_exact(OFFSET_ENTRY_BYTES) {
         let mut entry = entry;
         let (relative, position) = (entry.get_i32(), entry.get_i32());
-        // A preallocated index ends in zeros; only its first entry may be zero.
-        if (relative, position) == (0, 0) && last.is_some() {
+        // A preallocated index ends in zeros, and no entry points to the start of the file.
+        if (relative, position) == (0, 0) {
             break;
         }
         let offset = base.plus(i64::from(relative));

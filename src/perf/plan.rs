@@ -1,0 +1,161 @@
+//! Which worker deals with which partition on which broker, settled before the run.
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::Duration;
+
+use kafka_protocol::messages::{FetchRequest, InitProducerIdRequest, ProduceRequest};
+
+use super::Setting;
+use crate::base::clock::monotonic;
+use crate::base::{
+    BrokerId, LeaderEpoch, Offset, PartitionIndex, ProducerEpoch, ProducerId, TopicId, TopicName,
+    TopicPartition,
+};
+use crate::client::producer::Sequence;
+use crate::client::{ClientError, Cluster, NewTopic, NodeId, OffsetAt, Result, Target};
+use crate::wire::ErrorCode;
+
+pub struct Plan {
+    pub topic: TopicName,
+    pub topic_id: TopicId,
+    pub client_id: String,
+    pub produce_version: i16,
+    pub fetch_version: i16,
+    pub response_bytes_max: usize,
+    pub workers: Vec<Share>,
+}
+
+/// The part of one worker.
+#[derive(Clone, Debug, Default)]
+pub struct Share {
+    pub links: Vec<LinkPlan>,
+}
+
+/// The partitions that one worker reaches through one connection.
+#[derive(Clone, Debug)]
+pub struct LinkPlan {
+    pub address: SocketAddr,
+    pub partitions: Vec<PartitionPlan>,
+}
+
+#[derive(Clone, Debug)]
+pub struct PartitionPlan {
+    pub index: PartitionIndex,
+    pub leader_epoch: LeaderEpoch,
+    pub first: Offset,
+    pub end: Offset,
+}
+
+impl Plan {
+    /// Makes the topic if it is not there, finds leaders and offsets and shares the partitions out. More
+    /// threads than partitions share partitions when producing; `exclusive` leaves the surplus out.
+    pub fn make(setting: &Setting, threads: usize, exclusive: bool) -> Result<Self> {
+        let mut cluster = Cluster::new(setting.cluster.clone())?;
+        let topic = TopicName::new(&setting.topic);
+        make_topic(&mut cluster, setting)?;
+        cluster.topic(&topic)?;
+        let count = cluster.metadata.partition_count(&topic).map_or(0, |count| count.get());
+        let partitions: Vec<TopicPartition> = (0..count)
+            .map(|index| TopicPartition::new(topic.clone(), PartitionIndex(index as i32)))
+            .collect();
+        let first = cluster.list_offsets(&partitions, OffsetAt::Earliest)?;
+        let end = cluster.list_offsets(&partitions, OffsetAt::Latest)?;
+        let node = cluster
+            .node(&Target::Leader(partitions[0].clone()), monotonic().plus(Duration::from_secs(10)))?;
+        cluster.wait_ready(node, monotonic().plus(Duration::from_secs(10)))?;
+        let mut plan = Plan {
+            topic: topic.clone(),
+            topic_id: cluster.metadata.topic_id(&topic),
+            client_id: setting.cluster.network.client_id.clone(),
+            produce_version: cluster.network.version::<ProduceRequest>(node)?,
+            fetch_version: cluster.network.version::<FetchRequest>(node)?,
+            response_bytes_max: setting.cluster.network.response_bytes_max,
+            workers: Vec::new(),
+        };
+        let threads = if exclusive { threads.min(partitions.len()) } else { threads }.max(1);
+        let mut addresses = BTreeMap::new();
+        for worker in 0..threads {
+            let mut links: BTreeMap<BrokerId, LinkPlan> = BTreeMap::new();
+            // Every partition of the worker's remainder class; with more workers than partitions, one each.
+            let own = partitions.iter().enumerate().filter(|(index, _)| {
+                index % threads == worker % threads && threads <= partitions.len()
+                    || threads > partitions.len() && *index == worker % partitions.len()
+            });
+            for (_, partition) in own {
+                let no_leader = || {
+                    ClientError::broker(format!("partition {partition}"), ErrorCode::LeaderNotAvailable, None)
+                };
+                let leader = cluster.metadata.leader(partition).ok_or_else(no_leader)?;
+                let address = match addresses.get(&leader.broker) {
+                    Some(address) => *address,
+                    None => {
+                        let address = resolve(&cluster.network.address(NodeId::Broker(leader.broker)))?;
+                        addresses.insert(leader.broker, address);
+                        address
+                    }
+                };
+                let offset = |found: &BTreeMap<_, crate::client::FoundOffset>| {
+                    found.get(partition).and_then(|found| found.offset).unwrap_or_default()
+                };
+                let partition = PartitionPlan {
+                    index: partition.partition,
+                    leader_epoch: leader.epoch,
+                    first: offset(&first),
+                    end: offset(&end),
+                };
+                let link = links
+                    .entry(leader.broker)
+                    .or_insert_with(|| LinkPlan { address, partitions: Vec::new() });
+                link.partitions.push(partition);
+            }
+            plan.workers.push(Share { links: links.into_values().collect() });
+        }
+        Ok(plan)
+    }
+}
+
+/// A producer id for each worker.
+pub fn producer_ids(setting: &Setting, count: usize) -> Result<Vec<Sequence>> {
+    let mut cluster = Cluster::new(setting.cluster.clone())?;
+    let mut ids = Vec::new();
+    for _ in 0..count {
+        let response = cluster.call(&Target::Any, |_| {
+            InitProducerIdRequest::default()
+                .with_transactional_id(None)
+                .with_transaction_timeout_ms(i32::MAX)
+                .with_producer_id((-1).into())
+                .with_producer_epoch(-1)
+        })?;
+        if let Some(code) = ErrorCode::try_from_code(response.error_code) {
+            return Err(ClientError::broker("get a producer id", code, None));
+        }
+        let epoch = ProducerEpoch(response.producer_epoch);
+        ids.push(Sequence { producer: ProducerId(response.producer_id.0), epoch, base: 0 });
+    }
+    Ok(ids)
+}
+
+fn make_topic(cluster: &mut Cluster, setting: &Setting) -> Result<()> {
+    let described = cluster.describe(Some(std::slice::from_ref(&setting.topic)))?;
+    let code = described.topics.first().and_then(|topic| ErrorCode::try_from_code(topic.error_code));
+    if code != Some(ErrorCode::UnknownTopicOrPartition) {
+        return Ok(());
+    }
+    let topic = NewTopic {
+        name: setting.topic.clone(),
+        partitions: Some(setting.partitions),
+        replication_factor: setting.replication_factor,
+        configs: Vec::new(),
+    };
+    match cluster.create_topic(&topic) {
+        Err(error) if error.code() != Some(ErrorCode::TopicAlreadyExists) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn resolve(address: &str) -> Result<SocketAddr> {
+    let failed = |reason: String| ClientError::Resolve { address: address.to_owned(), reason };
+    let mut found = address.to_socket_addrs().map_err(|error| failed(error.to_string()))?;
+    found.next().ok_or_else(|| failed("the name has no address".into()))
+}
