@@ -214,8 +214,12 @@ impl<F: Files> LogFiles<F> {
             segment.length = (contents.len() - rest.len()) as u64;
         }
         if is_last {
-            // What a killed process left in the page cache only is treated as stored from here on.
-            segment.file.sync_all().map_err(|error| io_error(path, error))?;
+            // From here on we stand by what we read. It may be in the page cache only: of a killed process,
+            // or of one whose sync failed, and then the kernel holds the pages for clean. So write it again.
+            let whole = &contents[..segment.length as usize];
+            let kept = segment.file.write_all_at(&mut [IoSlice::new(whole)], 0);
+            let kept = kept.and_then(|()| segment.file.sync_all());
+            kept.map_err(|error| io_error(path, error))?;
         }
         self.segments.push_back(segment);
         Ok(())

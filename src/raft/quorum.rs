@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,9 +40,6 @@ use crate::wire::ErrorCode;
 /// Commands that wait for the driver; more wait at their senders, whose number the connections bound.
 const COMMANDS_WAITING_MAX: usize = 256;
 
-/// How long a start waits for its own leadership. One voter needs milliseconds.
-const LEADER_WAIT: Duration = Duration::from_secs(10);
-
 /// A fresh leader may refuse for a moment; then the command is decided anew.
 const RETRIES_MAX: usize = 50;
 const RETRY_PAUSE: Duration = Duration::from_millis(5);
@@ -63,6 +60,8 @@ pub struct Settings {
     pub ids: IdSource,
     pub random: Random,
     pub timing: Timing,
+    /// How long a start waits for its own leadership. One voter needs milliseconds.
+    pub leader_wait: Duration,
     /// A snapshot is written after so many entries...
     pub snapshot_entries: u64,
     /// ...or so many bytes of records since the last.
@@ -81,6 +80,7 @@ impl Settings {
             ids: IdSource::Os,
             random: Random::from_os(),
             timing: Timing::default(),
+            leader_wait: Duration::from_secs(10),
             snapshot_entries: 10_000,
             snapshot_bytes: 8 << 20,
             on_failure: Rc::new(|reason| fatal(reason)),
@@ -162,7 +162,7 @@ impl Quorum {
         let raft = Raft::new(node, Arc::new(config), NoPeers, store, machine)
             .await
             .map_err(|error| OpenError::Raft(error.to_string()))?;
-        lead(&raft, node, first_own).await.map_err(OpenError::Raft)?;
+        lead(&raft, node, first_own, settings.leader_wait).await.map_err(OpenError::Raft)?;
         let times = Rc::new(RefCell::new(Times::default()));
         let (messages, waiting) = mpsc::channel(COMMANDS_WAITING_MAX);
         let mut driver = Driver {
@@ -296,12 +296,9 @@ struct Stored<F: Files> {
 // `Applied` holds an `Rc`-free state: it may come back from a file thread.
 fn load<F: Files>(files: F, dir: PathBuf) -> Result<Stored<F>, OpenError> {
     let io_error = |error| OpenError::Io { path: dir.clone(), error };
-    if !files.exists(&dir).map_err(io_error)? {
-        files.create_dir_all(&dir).map_err(io_error)?;
-        if let Some(parent) = dir.parent() {
-            files.sync_dir(parent).map_err(io_error)?;
-        }
-    }
+    make_dir(&files, &dir).map_err(io_error)?;
+    // Names that an earlier process could not make durable.
+    files.sync_dir(&dir).map_err(io_error)?;
     let snapshots = Snapshots::new(files.clone(), &dir);
     snapshots.clean_up()?;
     let newest = snapshots.newest()?;
@@ -316,6 +313,27 @@ fn load<F: Files>(files: F, dir: PathBuf) -> Result<Stored<F>, OpenError> {
         return Err(OpenError::Gap { path: dir, log: purged, snapshot });
     }
     Ok(Stored { log, loaded, vote_file, vote, snapshots, applied })
+}
+
+/// Makes `dir` and what is missing above it, durably. The name of `dir` itself may have been left unsynced by
+/// an earlier process.
+fn make_dir(files: &impl Files, dir: &Path) -> io::Result<()> {
+    let mut made = vec![dir];
+    for above in dir.ancestors().skip(1).filter(|above| !above.as_os_str().is_empty()) {
+        if files.exists(above)? {
+            break;
+        }
+        made.push(above);
+    }
+    files.create_dir_all(dir)?;
+    for path in made {
+        match path.parent() {
+            Some(parent) if parent.as_os_str().is_empty() => files.sync_dir(Path::new("."))?,
+            Some(parent) => files.sync_dir(parent)?,
+            None => {}
+        }
+    }
+    Ok(())
 }
 
 fn config(settings: &Settings) -> Result<openraft::Config, openraft::ConfigError> {
@@ -338,7 +356,7 @@ fn config(settings: &Settings) -> Result<openraft::Config, openraft::ConfigError
 
 /// Makes this node the leader if it may be one alone, and waits until an entry of its own term, at
 /// `first_own` or later, is applied: then all before it are.
-async fn lead<F: Files>(raft: &Raft<F>, node: u64, first_own: u64) -> Result<(), String> {
+async fn lead<F: Files>(raft: &Raft<F>, node: u64, first_own: u64, wait: Duration) -> Result<(), String> {
     let initialized = raft.is_initialized().await.map_err(|error| error.to_string())?;
     if !initialized {
         let members = BTreeMap::from([(node, BasicNode { addr: String::new() })]);
@@ -347,17 +365,16 @@ async fn lead<F: Files>(raft: &Raft<F>, node: u64, first_own: u64) -> Result<(),
         // Nobody else could lead: no reason to wait for a time-out.
         raft.trigger().elect(false).await.map_err(|error| error.to_string())?;
     }
-    raft.wait(Some(LEADER_WAIT))
-        .metrics(
-            |metrics| {
-                metrics.current_leader == Some(node)
-                    && metrics.last_applied.is_some_and(|applied| applied.index >= first_own)
-            },
-            "leadership",
-        )
+    let leads = |metrics: &openraft::RaftMetrics<Types>| {
+        metrics.current_leader == Some(node)
+            && metrics.last_applied.is_some_and(|applied| applied.index >= first_own)
+    };
+    let ended = raft
+        .wait(Some(wait))
+        .metrics(|metrics| metrics.running_state.is_err() || leads(metrics), "leadership")
         .await
         .map_err(|error| error.to_string())?;
-    Ok(())
+    ended.running_state.map_err(|error| error.to_string())
 }
 
 /// Runs the commands.
@@ -490,3 +507,7 @@ fn stopping() -> Refusal {
 #[cfg(test)]
 #[path = "quorum_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "crash_tests.rs"]
+mod crash_tests;

@@ -57,12 +57,16 @@ impl<H: FileHandle> VoteFile<H> {
         if damaged == SLOTS {
             return Err(invalid(&path, "both votes in it are damaged"));
         }
-        if found.is_some() {
-            // A killed process may have left it in the page cache only; from here on we stand by it.
-            file.sync_data()?;
+        let (sequence, vote) = match found {
+            Some((sequence, vote)) => (sequence, Some(vote)),
+            None => (0, None),
+        };
+        let mut opened = Self { file, sequence };
+        if let Some(vote) = &vote {
+            // From here on we stand by it, and it may be in the page cache only.
+            opened.save(vote)?;
         }
-        let sequence = found.as_ref().map_or(0, |(sequence, _)| *sequence);
-        Ok((Self { file, sequence }, found.map(|(_, vote)| vote)))
+        Ok((opened, vote))
     }
 
     /// Durable when it returns.
@@ -140,15 +144,19 @@ mod tests {
         }
         let reopen = || VoteFile::open(&OsFiles, dir.path());
         assert_eq!(reopen().unwrap().1, Some(vote(u64::MAX)));
-        // The third vote is in slot 1.
         let handle = OsFiles.open(&dir.path().join("vote"), OpenMode::Write).unwrap();
-        handle.write_all_at(&mut [IoSlice::new(b"x")], SLOT_SPACING + 9).unwrap();
-        let (mut file, last) = reopen().unwrap();
-        assert_eq!(last, Some(vote(2)));
+        let damage = |slot: u64| {
+            handle.write_all_at(&mut [IoSlice::new(b"x")], slot % SLOTS * SLOT_SPACING + 9).unwrap();
+        };
+        let (mut file, _) = reopen().unwrap();
         file.save(&vote(3)).unwrap();
-        assert_eq!(reopen().unwrap().1, Some(vote(3)));
-        handle.write_all_at(&mut [IoSlice::new(b"x")], 9).unwrap();
-        handle.write_all_at(&mut [IoSlice::new(b"x")], SLOT_SPACING + 9).unwrap();
+        damage(file.sequence);
+        let (mut file, last) = reopen().unwrap();
+        assert_eq!(last, Some(vote(u64::MAX)));
+        file.save(&vote(4)).unwrap();
+        assert_eq!(reopen().unwrap().1, Some(vote(4)));
+        damage(0);
+        damage(1);
         assert_eq!(reopen().err().unwrap().kind(), io::ErrorKind::InvalidData);
     }
 }
