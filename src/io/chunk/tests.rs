@@ -219,3 +219,60 @@ fn trim_frees_what_was_not_needed_since_the_last_one() {
     pool.trim();
     assert_eq!(pool.idle_bytes(), 0);
 }
+
+#[test]
+fn slices_on_other_threads_keep_their_bytes_while_the_chunks_go_round() {
+    // More than all that the queue and the checkers can hold, so that they never wait for one another.
+    let pool = ChunkPool::new(64 << 20);
+    let (frames, checked) = std::sync::mpsc::sync_channel::<(u64, bytes::Bytes)>(40);
+    let checked = Arc::new(Mutex::new(checked));
+    let checkers: Vec<_> = (0..2)
+        .map(|_| {
+            let checked = checked.clone();
+            std::thread::spawn(move || {
+                let mut kept = Vec::new();
+                loop {
+                    let frame = checked.lock().unwrap().recv();
+                    let Ok((seed, bytes)) = frame else { return };
+                    kept.push((seed, bytes));
+                    if kept.len() == 5 {
+                        for (seed, bytes) in kept.drain(..) {
+                            assert!(bytes == pattern(bytes.len(), seed as usize), "frame {seed}");
+                        }
+                    }
+                }
+            })
+        })
+        .collect();
+    let mut random = crate::base::random::Random::seeded(7);
+    let mut buffer = ReceiveBuffer::new(pool.clone());
+    for seed in 0..3_000 {
+        let length = match random.below(10) {
+            0 => 1 + random.below(300_000),
+            1..4 => 1 + random.below(100),
+            _ => 1 + random.below(40_000),
+        };
+        let frame = pattern(length as usize, seed as usize);
+        let mut sent = 0;
+        while sent < frame.len() {
+            buffer.reserve(frame.len());
+            while !prepare(&mut buffer) {
+                std::thread::yield_now();
+            }
+            let room = buffer.room();
+            let part = room.len().min(frame.len() - sent).min(1 + random.below(200_000) as usize);
+            room[..part].copy_from_slice(&frame[sent..sent + part]);
+            buffer.advance(part);
+            sent += part;
+            if random.below(4) == 0 {
+                buffer.rest();
+            }
+        }
+        frames.send((seed, buffer.take(frame.len()))).unwrap();
+    }
+    drop((frames, buffer));
+    for checker in checkers {
+        checker.join().unwrap();
+    }
+    assert_eq!(pool.in_use_bytes(), 0);
+}
