@@ -7,6 +7,7 @@ mod json;
 mod output;
 mod perf;
 mod produce;
+mod serve;
 mod topic;
 
 use std::process::ExitCode;
@@ -29,6 +30,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Run a broker
+    Serve(serve::ServeArguments),
     /// Create, list, describe, alter and delete topics
     #[command(subcommand)]
     Topic(topic::TopicCommand),
@@ -78,6 +81,7 @@ impl ConnectArguments {
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let outcome = match arguments.command {
+        Command::Serve(arguments) => return serve::run(arguments),
         Command::Topic(command) => client_command(|| topic::run(command)),
         Command::Produce(arguments) => client_command(|| produce::run(arguments)),
         Command::Consume(arguments) => client_command(|| consume::run(arguments)),

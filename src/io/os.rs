@@ -152,6 +152,12 @@ impl FileHandle for OsFile {
     }
 }
 
+/// Syncs the whole file system that `file` lies on (`syncfs`). Since Linux 5.8 it reports write-back errors
+/// that came since the file was opened.
+pub fn sync_file_system(file: &OsFile) -> io::Result<()> {
+    rustix::fs::syncfs(&file.0).map_err(Into::into)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,1 +1,12 @@
-//! (being written)
+//! Connections: accepted in one place, handed to the shard with the fewest, served there in request order.
+//!
+//! [`accept`] owns the listening sockets and the limits on connections, [`connection`] the life of one
+//! connection, [`send`] the way of a response into the socket.
+
+pub mod accept;
+mod connection;
+mod registry;
+mod send;
+
+pub use accept::{Accepted, Gate, Listening, listen};
+pub use registry::Connections;

@@ -1,1 +1,189 @@
-//! (being written)
+//! One partition on its owner shard: the queue of appends, the high watermark, what acknowledgements wait
+//! for. A state machine over [`Log`]: it never spawns, never reads a clock, never waits for the disk. The
+//! shard calls [`Partition::enqueue`] for each batch, [`Partition::turn`] once per turn, and runs the jobs
+//! it is given on file threads.
+//!
+//! With one replica the high watermark is the log end; under `kuring.durability=fsync` it is what
+//! `fdatasync` covers, so that no consumer sees and no producer is told of a record that a power cut could
+//! take.
+
+mod append;
+mod read;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+pub use append::{Acks, AppendFailure, Committed, QueuedAppend, Turn};
+pub use read::{EpochEnd, ReadOutcome, Waterline};
+
+use crate::base::clock::Now;
+use crate::base::{LeaderEpoch, Offset, TopicId};
+use crate::config::{Durability, LogConfig};
+use crate::io::Files;
+use crate::log::{FlushJob, FlushOutcome, Log, LogError};
+use crate::wire::ErrorCode;
+
+/// One replica that leads its partition. `T` names the request that an append belongs to.
+pub struct Partition<F: Files, T> {
+    log: Log<F>,
+    topic_id: TopicId,
+    leader_epoch: LeaderEpoch,
+    config: Arc<LogConfig>,
+    durability: Durability,
+    in_sync_replicas: i32,
+    high_watermark: Offset,
+    queue: VecDeque<append::Queued<T>>,
+    /// Written, waiting for the high watermark to pass them; ascending.
+    uncommitted: VecDeque<append::Uncommitted<T>>,
+    flushing: bool,
+}
+
+impl<F: Files, T> Partition<F, T> {
+    /// A leader of `leader_epoch` over an open log.
+    pub fn lead(
+        mut log: Log<F>,
+        topic_id: TopicId,
+        leader_epoch: LeaderEpoch,
+        config: Arc<LogConfig>,
+        durability: Durability,
+    ) -> Self {
+        log.begin_epoch(leader_epoch);
+        let mut partition = Self {
+            high_watermark: log.log_start(),
+            log,
+            topic_id,
+            leader_epoch,
+            config,
+            durability,
+            in_sync_replicas: 1,
+            queue: VecDeque::new(),
+            uncommitted: VecDeque::new(),
+            flushing: false,
+        };
+        // What recovery kept is all there is: with one replica it is committed, synced or not.
+        partition.high_watermark = partition.log.log_end();
+        partition.log.high_watermark_advanced(partition.high_watermark);
+        partition
+    }
+
+    pub fn topic_id(&self) -> TopicId {
+        self.topic_id
+    }
+
+    pub fn leader_epoch(&self) -> LeaderEpoch {
+        self.leader_epoch
+    }
+
+    pub fn log(&self) -> &Log<F> {
+        &self.log
+    }
+
+    /// For the driver's jobs ([`Log::next_job`], [`Log::finish`], retention, checkpoints).
+    pub fn log_mut(&mut self) -> &mut Log<F> {
+        &mut self.log
+    }
+
+    /// Ends the partition's life on this shard, for closing or deleting its log.
+    pub fn into_log(self) -> Log<F> {
+        self.log
+    }
+
+    pub fn config(&self) -> &Arc<LogConfig> {
+        &self.config
+    }
+
+    pub fn set_config(&mut self, config: Arc<LogConfig>) {
+        self.log.set_config(config.clone());
+        self.config = config;
+    }
+
+    /// A new leadership without a new log, after a change of the partition's record in the metadata.
+    pub fn set_leader_epoch(&mut self, epoch: LeaderEpoch) {
+        if epoch > self.leader_epoch {
+            self.leader_epoch = epoch;
+            self.log.begin_epoch(epoch);
+        }
+    }
+
+    /// The end of what consumers may read.
+    pub fn high_watermark(&self) -> Offset {
+        self.high_watermark
+    }
+
+    /// The end of what `read_committed` consumers may read.
+    pub fn last_stable(&self) -> Offset {
+        match self.log.first_unstable() {
+            Some(unstable) => unstable.min(self.high_watermark),
+            None => self.high_watermark,
+        }
+    }
+
+    /// The start of a flush that is due: by `flush.messages` and `flush.ms`, or because appends wait for it.
+    /// At most one is under way; the next covers all that came meanwhile.
+    pub fn flush_due(&mut self, now: Now) -> Option<FlushJob<F>> {
+        if self.flushing {
+            return None;
+        }
+        let wanted = match self.durability {
+            Durability::Fsync => self.log.flushed() < self.log.log_end(),
+            Durability::PageCache => self.log.flush_due(now),
+        };
+        if wanted { self.start_flush() } else { None }
+    }
+
+    /// The start of a flush, due or not; `None` when one is under way or there is nothing to flush.
+    pub fn start_flush(&mut self) -> Option<FlushJob<F>> {
+        if self.flushing {
+            return None;
+        }
+        let job = self.log.flush_job()?;
+        self.flushing = true;
+        Some(job)
+    }
+
+    /// Takes the result of a flush; true when the high watermark moved. An error takes the directory
+    /// offline: what the file holds is not known any more.
+    pub fn finish_flush(
+        &mut self,
+        outcome: FlushOutcome,
+        now: Now,
+        committed: &mut Vec<Committed<T>>,
+    ) -> Result<bool, LogError> {
+        self.flushing = false;
+        self.log.finish_flush(outcome, now)?;
+        Ok(self.advance_high_watermark(committed))
+    }
+
+    /// Removes records below `offset` (DeleteRecords; -1 stands for the high watermark); answers the new
+    /// log start.
+    pub fn delete_records(&mut self, offset: Offset) -> Result<Offset, ErrorCode> {
+        let target = if offset.0 == -1 { self.high_watermark } else { offset };
+        if target.0 < 0 || target > self.high_watermark {
+            return Err(ErrorCode::OffsetOutOfRange);
+        }
+        if !self.config.cleanup_policy.delete {
+            return Err(ErrorCode::PolicyViolation);
+        }
+        self.log.advance_log_start(target)
+    }
+
+    /// Fails everything that waits here with `code`: the partition is deleted or its disk is lost.
+    pub fn fail_all(&mut self, code: ErrorCode, committed: &mut Vec<Committed<T>>) {
+        self.fail_uncommitted(code, committed);
+        self.fail_queued(code, committed);
+    }
+
+    fn advance_high_watermark(&mut self, committed: &mut Vec<Committed<T>>) -> bool {
+        let reached = match self.durability {
+            Durability::PageCache => self.log.log_end(),
+            Durability::Fsync => self.log.flushed(),
+        };
+        if reached <= self.high_watermark {
+            return false;
+        }
+        self.high_watermark = reached;
+        self.log.high_watermark_advanced(reached);
+        self.release_committed(committed);
+        true
+    }
+}

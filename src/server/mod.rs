@@ -1,1 +1,83 @@
-//! (being written)
+//! The only wiring: configuration to directories, shards, metadata, services and listeners, and back down.
+//!
+//! The main thread reads the configuration, opens the log directories and binds the listeners, so that
+//! what is wrong with them is said before anything runs; then each shard gets its thread. Shard 0 opens
+//! the metadata, publishes the first image, and says that the broker is ready.
+
+mod broker;
+mod control;
+mod directories;
+mod logging;
+mod plan;
+mod publish;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use crate::base::clock;
+use crate::config::{BrokerConfig, Loaded, Source};
+use crate::io::signal;
+
+/// Exit code for a configuration or a machine that kuring cannot start with.
+const EXIT_CANNOT_START: u8 = 1;
+
+/// Runs a broker until it is told to stop: `kuring serve`.
+pub fn serve(config: Option<PathBuf>, set: Vec<(String, String)>) -> ExitCode {
+    // The process's clock starts here; the ready line tells the time since.
+    clock::monotonic();
+    if let Err(error) = signal::block() {
+        eprintln!("kuring: signals cannot be blocked: {error}");
+        return ExitCode::from(EXIT_CANNOT_START);
+    }
+    logging::start();
+    match start(config, &set) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("kuring: {error}");
+            ExitCode::from(EXIT_CANNOT_START)
+        }
+    }
+}
+
+/// What keeps a broker from starting, in one line.
+#[derive(Debug, thiserror::Error)]
+enum StartError {
+    #[error("{path}: {error}", path = path.display())]
+    ReadConfig { path: PathBuf, error: std::io::Error },
+    #[error(transparent)]
+    Config(#[from] crate::config::ConfigError),
+    #[error(transparent)]
+    Preflight(#[from] crate::io::runtime::PreflightError),
+    #[error(transparent)]
+    Directory(#[from] crate::log::DirError),
+    #[error("the log directories belong to different clusters or nodes: {0}")]
+    Identity(String),
+    #[error("listener {listener} cannot be bound to {address}: {error}")]
+    Bind { listener: String, address: String, error: std::io::Error },
+    #[error("metadata: {0}")]
+    Metadata(String),
+    #[error("{what}: {error}")]
+    Io { what: &'static str, error: std::io::Error },
+    #[error("{0}")]
+    Cpu(String),
+}
+
+fn start(path: Option<PathBuf>, set: &[(String, String)]) -> Result<(), StartError> {
+    let text = match &path {
+        None => None,
+        Some(path) => Some(
+            std::fs::read_to_string(path)
+                .map_err(|error| StartError::ReadConfig { path: path.clone(), error })?,
+        ),
+    };
+    let source = match (&path, &text) {
+        (Some(path), Some(text)) => Some(Source { path: path.to_str().unwrap_or("the file"), text }),
+        _ => None,
+    };
+    let Loaded { config, warnings } = BrokerConfig::load(source, set)?;
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
+    crate::io::runtime::preflight()?;
+    broker::run(config)
+}

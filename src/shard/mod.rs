@@ -1,1 +1,253 @@
-//! (being written)
+//! A shard: one executor on one core with its partitions, its timing wheel and its lanes to the other
+//! shards. Nothing here is shared with another shard; what crosses is a message of [`messages`].
+//!
+//! [`Shard::send`] is the one road to a partition, whichever shard owns it: the owner's part of it runs at
+//! once when that is this shard, and through the mesh when it is another. A turn ends with
+//! [`Shard::end_turn`], which writes every batch that was queued in it, one write per partition.
+
+mod appends;
+mod checkpoint;
+mod commit;
+mod fetches;
+mod jobs;
+mod lifecycle;
+mod mesh;
+pub mod messages;
+mod parked;
+mod placement;
+mod pump;
+mod queries;
+mod replica;
+mod timers;
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+pub use checkpoint::write_checkpoints;
+pub use commit::CommitService;
+pub use lifecycle::{Directories, Directory, StartEntry, StartList};
+pub use mesh::{CallHandle, Lanes, PendingReply, ReplyTo, lanes};
+pub use placement::{PartitionKey, owner};
+
+use self::messages::{ControlRequest, Reply, Request};
+use self::replica::Replica;
+use crate::base::{BrokerId, Counter, Offset, ShardId};
+use crate::config::BrokerConfig;
+use crate::io::chunk::ChunkPool;
+use crate::io::runtime::Notify;
+use crate::metadata::Image;
+
+/// What a shard is made of, the same for every shard of the process.
+#[derive(Clone)]
+pub struct Settings {
+    pub broker: BrokerId,
+    pub config: Arc<BrokerConfig>,
+    pub directories: Arc<Directories>,
+}
+
+/// Figures of one shard.
+#[derive(Default, Debug)]
+pub struct Counters {
+    pub bytes_in: Counter,
+    pub bytes_out: Counter,
+    pub requests: Counter,
+    pub appended_batches: Counter,
+    pub fetches_parked: Counter,
+    pub fetches_refused: Counter,
+    pub append_timeouts: Counter,
+}
+
+/// The services of shard 0, wired in by the server: the controller and the coordinators.
+pub trait Control {
+    /// Answers through `answer`, at once or later.
+    fn handle(self: Rc<Self>, request: ControlRequest, answer: Answer);
+}
+
+/// The way back for an answer that is not given at once.
+pub struct Answer {
+    shard: Rc<Shard>,
+    reply_to: ReplyTo,
+}
+
+impl Answer {
+    pub fn send(self, reply: Reply) {
+        self.shard.mesh.push_reply(self.reply_to, reply);
+    }
+}
+
+/// One shard's state. Lives on its executor and never leaves it.
+pub struct Shard {
+    id: ShardId,
+    settings: Settings,
+    mesh: mesh::Mesh,
+    image: RefCell<Arc<Image>>,
+    replicas: RefCell<HashMap<PartitionKey, Rc<Replica>, ahash::RandomState>>,
+    parked: RefCell<parked::ParkedFetches>,
+    timers: timers::Timers,
+    /// Replicas with something in their queue.
+    dirty: RefCell<Vec<Rc<Replica>>>,
+    /// Appends that came in this turn.
+    fresh_appends: RefCell<Vec<Rc<appends::AppendInFlight>>>,
+    continue_turns: Notify,
+    control: OnceCell<Rc<dyn Control>>,
+    chunks: ChunkPool,
+    stopping: Cell<bool>,
+    pub counters: Counters,
+}
+
+impl Shard {
+    /// Makes the shard and starts its tasks: the pump of its lanes, the wheel's timer, the sweeps.
+    pub fn start(lanes: Lanes, settings: Settings) -> Rc<Self> {
+        let id = lanes.me;
+        let (mesh, requests, replies) = mesh::Mesh::new(lanes);
+        let chunks = ChunkPool::new(settings.config.receive_bytes_max as usize);
+        let shard = Rc::new(Self {
+            id,
+            settings,
+            mesh,
+            image: RefCell::new(Arc::new(Image::default())),
+            replicas: RefCell::default(),
+            parked: RefCell::new(parked::ParkedFetches::new(crate::base::clock::monotonic())),
+            timers: timers::Timers::new(crate::base::clock::monotonic()),
+            dirty: RefCell::default(),
+            fresh_appends: RefCell::default(),
+            continue_turns: Notify::new(),
+            control: OnceCell::new(),
+            chunks,
+            stopping: Cell::new(false),
+            counters: Counters::default(),
+        });
+        pump::start(&shard, requests, replies);
+        timers::start(&shard);
+        jobs::start_sweeps(&shard);
+        shard
+    }
+
+    pub fn id(&self) -> ShardId {
+        self.id
+    }
+
+    pub fn shards(&self) -> u16 {
+        self.mesh.shards()
+    }
+
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    pub fn config(&self) -> &Arc<BrokerConfig> {
+        &self.settings.config
+    }
+
+    /// The cluster as this shard knows it now.
+    pub fn image(&self) -> Arc<Image> {
+        self.image.borrow().clone()
+    }
+
+    pub fn owner(&self, key: PartitionKey) -> ShardId {
+        placement::owner(key, self.mesh.shards())
+    }
+
+    pub fn chunks(&self) -> &ChunkPool {
+        &self.chunks
+    }
+
+    /// The broker is on its way down.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.get()
+    }
+
+    /// Shard 0's services; set once by the server before anything is published.
+    pub fn set_control(&self, control: Rc<dyn Control>) {
+        assert!(self.control.set(control).is_ok(), "the control services are wired once");
+    }
+
+    /// Sends `request` to `to` and returns what waits for its answer. Waits itself only for a credit.
+    /// Two sends of one task to one shard arrive in their order.
+    pub async fn send(self: &Rc<Self>, to: ShardId, request: Request) -> PendingReply {
+        if to != self.id {
+            self.mesh.credit(to).await;
+        }
+        let (reply_to, pending) = self.mesh.open_call();
+        if to == self.id {
+            self.handle(reply_to, request);
+        } else {
+            self.mesh.push_request(to, reply_to, request);
+        }
+        pending
+    }
+
+    /// Sends `request` and waits for its answer; ends the turn if this shard is the owner.
+    pub async fn ask(self: &Rc<Self>, to: ShardId, request: Request) -> Reply {
+        let pending = self.send(to, request).await;
+        if to == self.id {
+            self.end_turn();
+        }
+        pending.await
+    }
+
+    /// Sends one request to every shard and waits for all answers, in the order of the shards.
+    pub async fn ask_all(self: &Rc<Self>, make: impl Fn() -> Request) -> Vec<Reply> {
+        let mut pending = Vec::with_capacity(usize::from(self.shards()));
+        for to in 0..self.shards() {
+            pending.push(self.send(ShardId(to), make()).await);
+        }
+        self.end_turn();
+        let mut replies = Vec::with_capacity(pending.len());
+        for reply in pending {
+            replies.push(reply.await);
+        }
+        replies
+    }
+
+    /// The owner's part of every request.
+    fn handle(self: &Rc<Self>, reply_to: ReplyTo, request: Request) {
+        match request {
+            Request::Append(append) => self.append(reply_to, append),
+            Request::Fetch(fetch) => self.fetch(reply_to, fetch),
+            Request::HurryFetch(hurry) => {
+                self.hurry_fetch(&hurry);
+                self.mesh.push_reply(reply_to, Reply::Done);
+            }
+            Request::Offsets(queries) => self.find_offsets(reply_to, queries),
+            Request::EpochEnds(queries) => {
+                let ends = queries.iter().map(|query| self.epoch_end(query)).collect();
+                self.mesh.push_reply(reply_to, Reply::EpochEnds(ends));
+            }
+            Request::DeleteRecords(targets) => {
+                let starts = targets.iter().map(|&(key, offset)| self.delete_records(key, offset)).collect();
+                self.mesh.push_reply(reply_to, Reply::DeleteRecords(starts));
+            }
+            Request::Producers(keys) => {
+                let producers = keys.iter().map(|&key| self.producers(key)).collect();
+                self.mesh.push_reply(reply_to, Reply::Producers(producers));
+            }
+            Request::LogSizes => self.mesh.push_reply(reply_to, Reply::LogSizes(self.log_sizes())),
+            Request::Checkpoint => {
+                self.mesh.push_reply(reply_to, Reply::Checkpoint(self.checkpoint_entries()))
+            }
+            Request::Publish(image) => self.publish(reply_to, image),
+            Request::DirectoryFailed(directory) => {
+                self.directory_failed(directory);
+                self.mesh.push_reply(reply_to, Reply::Done);
+            }
+            Request::Stop => self.stop(reply_to),
+            Request::Control(request) => {
+                let answer = Answer { shard: self.clone(), reply_to };
+                match self.control.get() {
+                    Some(control) => control.clone().handle(request, answer),
+                    None => crate::base::fatal("a control request came to a shard without the services"),
+                }
+            }
+        }
+    }
+
+    fn replica(&self, key: PartitionKey) -> Option<Rc<Replica>> {
+        self.replicas.borrow().get(&key).cloned()
+    }
+}
+
+/// The log start and the high watermark where they are not known.
+const NO_OFFSET: Offset = Offset(-1);

@@ -1,0 +1,74 @@
+//! What a handler knows of the connection it serves.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::fetch_session::SessionCache;
+use crate::base::{PartitionIndex, ShardId};
+use crate::config::ListenerName;
+use crate::metadata::{self, Image, PartitionImage, Refusal, TopicImage};
+use crate::shard::messages::{ControlReply, ControlRequest, Reply, Request};
+use crate::shard::{PartitionKey, Shard};
+use crate::wire::ErrorCode;
+use crate::wire::parts::TopicRef;
+
+/// The fetch sessions of one shard's connections.
+pub type FetchSessions = Rc<SessionCache>;
+
+/// One connection as its requests see it.
+pub struct Client {
+    pub shard: Rc<Shard>,
+    /// The listener that accepted it: Metadata tells the endpoints of the same one.
+    pub listener: ListenerName,
+    pub peer: SocketAddr,
+    pub sessions: FetchSessions,
+}
+
+impl Client {
+    pub fn new(shard: Rc<Shard>, listener: ListenerName, peer: SocketAddr, sessions: FetchSessions) -> Self {
+        Self { shard, listener, peer, sessions }
+    }
+
+    /// Has the controller carry out `command`; durable and applied on every shard when it returns.
+    pub async fn command(&self, command: metadata::Command) -> Result<metadata::Response, Refusal> {
+        let request = ControlRequest::Command(command);
+        match self.shard.ask(ShardId::CONTROL, Request::Control(request)).await {
+            Reply::Control(ControlReply::Command(result)) => result,
+            _ => crate::base::fatal("a metadata command got another request's answer"),
+        }
+    }
+}
+
+/// A partition that a request names and this broker leads.
+pub(super) struct Target {
+    pub(super) key: PartitionKey,
+    pub(super) owner: ShardId,
+}
+
+/// Finds a topic as a request names it. The error is UNKNOWN_TOPIC_OR_PARTITION for a name and
+/// UNKNOWN_TOPIC_ID for an id (KIP-516).
+pub(super) fn find_topic<'a>(image: &'a Image, topic: &TopicRef) -> Result<&'a Arc<TopicImage>, ErrorCode> {
+    match topic {
+        TopicRef::Name(name) => image.topic(name).ok_or(ErrorCode::UnknownTopicOrPartition),
+        TopicRef::Id(id) => image.topic_by_id(*id).ok_or(ErrorCode::UnknownTopicId),
+    }
+}
+
+/// Finds a partition of `topic` and its owner shard.
+pub(super) fn find_partition(
+    shard: &Shard,
+    topic: &TopicImage,
+    partition: PartitionIndex,
+) -> Result<Target, ErrorCode> {
+    let image = partition_image(topic, partition).ok_or(ErrorCode::UnknownTopicOrPartition)?;
+    if image.leader != Some(shard.settings().broker) {
+        return Err(ErrorCode::NotLeaderOrFollower);
+    }
+    let key = PartitionKey { topic: topic.id, partition };
+    Ok(Target { key, owner: shard.owner(key) })
+}
+
+pub(super) fn partition_image(topic: &TopicImage, partition: PartitionIndex) -> Option<&Arc<PartitionImage>> {
+    topic.partitions.get(usize::try_from(partition.0).ok()?)
+}

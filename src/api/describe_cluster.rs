@@ -1,0 +1,103 @@
+//! DescribeCluster 0–2 (KIP-700, KIP-919, KIP-1073).
+
+use kafka_protocol::messages::describe_cluster_response::DescribeClusterBroker;
+use kafka_protocol::messages::{DescribeClusterRequest, DescribeClusterResponse};
+
+use super::Client;
+use super::cluster_view::{CLUSTER_OPERATIONS, View, broker_id, text};
+use crate::base::BrokerId;
+use crate::wire::ErrorCode;
+
+/// Kinds of endpoints on the wire (`EndpointType`).
+const BROKER: i8 = 1;
+const CONTROLLER: i8 = 2;
+
+pub async fn handle(
+    client: &Client,
+    version: i16,
+    request: DescribeClusterRequest,
+) -> DescribeClusterResponse {
+    let image = client.shard.image();
+    let broker = client.shard.settings().broker;
+    respond(View { image: &image, broker, listener: client.listener.as_str() }, version, &request)
+}
+
+fn respond(view: View<'_>, version: i16, request: &DescribeClusterRequest) -> DescribeClusterResponse {
+    // Version 0 has no field for it and its default is a broker.
+    match request.endpoint_type {
+        BROKER => {}
+        CONTROLLER => {
+            let message = "This endpoint is a broker's, the request wants a controller's.";
+            return refuse(ErrorCode::MismatchedEndpointType, message);
+        }
+        other => {
+            return refuse(
+                ErrorCode::UnsupportedEndpointType,
+                &format!("There is no endpoint type {other}."),
+            );
+        }
+    }
+    let with_fenced = version >= 2 && request.include_fenced_brokers;
+    let brokers = view.all_brokers().filter(|(broker, _)| with_fenced || !broker.fenced);
+    let brokers = brokers.map(|(broker, endpoint)| {
+        DescribeClusterBroker::default()
+            .with_broker_id(broker_id(broker.id))
+            .with_host(text(&endpoint.host))
+            .with_port(i32::from(endpoint.port))
+            .with_rack(broker.rack.as_deref().map(text))
+            .with_is_fenced(broker.fenced)
+    });
+    let mut response = DescribeClusterResponse::default()
+        .with_endpoint_type(BROKER)
+        .with_cluster_id(text(view.image.cluster_id()))
+        .with_controller_id(broker_id(view.controller()))
+        .with_brokers(brokers.collect());
+    if request.include_cluster_authorized_operations {
+        response.cluster_authorized_operations = CLUSTER_OPERATIONS;
+    }
+    response
+}
+
+fn refuse(code: ErrorCode, message: &str) -> DescribeClusterResponse {
+    DescribeClusterResponse::default()
+        .with_error_code(code.code())
+        .with_error_message(Some(text(message)))
+        .with_endpoint_type(BROKER)
+        .with_controller_id(broker_id(BrokerId(-1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cluster_view::testing::{cluster, view};
+    use super::*;
+    use crate::wire::guard;
+    use crate::wire::header::CorrelationId;
+
+    #[test]
+    fn fenced_brokers_are_shown_to_those_who_ask() {
+        let state = cluster(&[]);
+        for version in 0..=2 {
+            let request = DescribeClusterRequest::default()
+                .with_include_cluster_authorized_operations(true)
+                .with_include_fenced_brokers(true);
+            let response = respond(view(&state), version, &request);
+            assert!(guard::encode(version, CorrelationId(1), &response).is_ok());
+            let ids: Vec<i32> = response.brokers.iter().map(|broker| broker.broker_id.0).collect();
+            assert_eq!(ids, if version == 2 { vec![1, 2] } else { vec![1] });
+            assert_eq!(response.cluster_authorized_operations, CLUSTER_OPERATIONS);
+            assert_eq!((&*response.cluster_id, response.controller_id.0), ("cluster", 1));
+        }
+    }
+
+    #[test]
+    fn an_endpoint_of_another_kind_is_refused() {
+        let state = cluster(&[]);
+        let code = |endpoint_type| {
+            let request = DescribeClusterRequest::default().with_endpoint_type(endpoint_type);
+            let response = respond(view(&state), 1, &request);
+            assert!(guard::encode(1, CorrelationId(1), &response).is_ok());
+            response.error_code
+        };
+        assert_eq!((code(1), code(2), code(3)), (0, 114, 115));
+    }
+}

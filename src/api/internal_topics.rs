@@ -1,0 +1,38 @@
+//! The topics that the brokers make for themselves, and topics made because somebody asked for them.
+
+use crate::config::BrokerConfig;
+use crate::metadata::{NewTopic, is_internal_topic};
+
+pub const CONSUMER_OFFSETS: &str = "__consumer_offsets";
+
+/// The topic that keeps committed offsets and groups (`OffsetConfig`).
+pub fn consumer_offsets(config: &BrokerConfig) -> NewTopic {
+    let groups = &config.groups;
+    let set = |name: &str, value: String| (name.to_owned(), Some(value));
+    NewTopic {
+        name: CONSUMER_OFFSETS.to_owned(),
+        partitions: groups.offsets_topic_partitions,
+        replication_factor: groups.offsets_topic_replication_factor,
+        assignment: Vec::new(),
+        configs: vec![
+            set("cleanup.policy", "compact".to_owned()),
+            set("compression.type", "producer".to_owned()),
+            set("segment.bytes", groups.offsets_topic_segment_bytes.to_string()),
+        ],
+    }
+}
+
+/// The topic to be made when `name` was asked for and is not there; `None` for an internal topic that no
+/// service here uses.
+pub(super) fn auto_created(name: &str, config: &BrokerConfig) -> Option<NewTopic> {
+    if name == CONSUMER_OFFSETS {
+        return Some(consumer_offsets(config));
+    }
+    (!is_internal_topic(name)).then(|| NewTopic {
+        name: name.to_owned(),
+        partitions: -1,
+        replication_factor: -1,
+        assignment: Vec::new(),
+        configs: Vec::new(),
+    })
+}

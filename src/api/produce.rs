@@ -1,0 +1,220 @@
+//! Produce. [`begin`] parses in place, splits by owner shard and queues every batch at its owner; what it
+//! returns waits for the owners' answers. Two requests of a connection are begun one after the other, so
+//! their batches reach each owner in order.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::client::{Target, find_partition, find_topic};
+use super::{Client, CloseReason, Outcome, answer, malformed};
+use crate::base::{LeaderEpoch, PartitionIndex, ShardId};
+use crate::metadata::Image;
+use crate::partition::{Acks, AppendFailure};
+use crate::shard::PendingReply;
+use crate::shard::messages::{AppendAnswer, AppendPart, AppendReply, AppendRequest, Reply, Request};
+use crate::wire::ErrorCode;
+use crate::wire::header::RequestHeader;
+use crate::wire::parts::{CurrentLeader, TopicRef};
+use crate::wire::produce::{
+    self, ProducePartitionResponse, ProduceRequest, ProduceResponse, ProduceTopic, ProduceTopicResponse,
+};
+
+/// Kafka's own clients may write to internal topics with this client id alone (`AdminUtils`).
+const ADMIN_CLIENT_ID: &[u8] = b"__admin_client";
+
+/// Where a partition's answer goes in the response.
+#[derive(Clone, Copy)]
+struct Slot {
+    topic: usize,
+    partition: usize,
+}
+
+/// The part of a request that one shard owns.
+struct Share {
+    owner: ShardId,
+    parts: Vec<AppendPart>,
+    slots: Vec<Slot>,
+}
+
+struct SentShare {
+    pending: PendingReply,
+    slots: Vec<Slot>,
+}
+
+/// Begins a produce request: when this returns, its batches stand in their owners' queues.
+pub async fn begin(
+    client: &Rc<Client>,
+    header: &RequestHeader,
+    body: Bytes,
+) -> Pin<Box<dyn Future<Output = Outcome>>> {
+    let request = match ProduceRequest::decode(header.version, &body) {
+        Ok(request) => request,
+        Err(error) => return done(malformed(header, error)),
+    };
+    drop(body);
+    let acks = match request.acks {
+        produce::Acks::None => Acks::None,
+        produce::Acks::Leader => Acks::Leader,
+        produce::Acks::All => Acks::All,
+        produce::Acks::Invalid(_) => {
+            let response = refuse_all(&request, ErrorCode::InvalidRequiredAcks);
+            return done(answer(header, response.encode(header.version, header.correlation_id)));
+        }
+    };
+    if request.transactional_id.is_some() {
+        // Transactions are not served: InitProducerId gave nobody a transactional producer id.
+        let response = refuse_all(&request, ErrorCode::InvalidTxnState);
+        return done(answer(header, response.encode(header.version, header.correlation_id)));
+    }
+    let image = client.shard.image();
+    let may_write_internal = header.client_id.as_deref() == Some(ADMIN_CLIENT_ID);
+    let (mut response, shares) = split(client, &image, request.topics, may_write_internal);
+    let timeout = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0));
+    let mut sent = Vec::with_capacity(shares.len());
+    for Share { owner, parts, slots } in shares {
+        let append = AppendRequest { parts, acks, produce_version: header.version, timeout };
+        let pending = client.shard.send(owner, Request::Append(append)).await;
+        sent.push(SentShare { pending, slots });
+    }
+    let header = header.clone();
+    let client = client.clone();
+    Box::pin(async move {
+        for SentShare { pending, slots } in sent {
+            let Reply::Append(AppendReply { parts, spent }) = pending.await else {
+                crate::base::fatal("an append got another request's answer");
+            };
+            drop(spent);
+            for (slot, result) in slots.into_iter().zip(parts) {
+                let partition = &mut response.topics[slot.topic].partitions[slot.partition];
+                *partition = partition_response(partition.index, result);
+            }
+        }
+        if acks == Acks::None {
+            return match first_error(&response) {
+                None => Outcome::Silent,
+                Some(code) => Outcome::Close(CloseReason::UnacknowledgedFailure(code)),
+            };
+        }
+        name_leaders(&client, &mut response);
+        answer(&header, response.encode(header.version, header.correlation_id))
+    })
+}
+
+fn done(outcome: Outcome) -> Pin<Box<dyn Future<Output = Outcome>>> {
+    Box::pin(std::future::ready(outcome))
+}
+
+/// A response with a place for every partition, and what goes to which owner.
+fn split(
+    client: &Client,
+    image: &Image,
+    topics: Vec<ProduceTopic>,
+    may_write_internal: bool,
+) -> (ProduceResponse, Vec<Share>) {
+    let mut response = ProduceResponse { topics: Vec::with_capacity(topics.len()), ..Default::default() };
+    let mut shares: Vec<Share> = Vec::new();
+    for (topic_at, ProduceTopic { topic, partitions }) in topics.into_iter().enumerate() {
+        let found = find_topic(image, &topic);
+        let mut answers = Vec::with_capacity(partitions.len());
+        for (partition_at, partition) in partitions.into_iter().enumerate() {
+            let target = match &found {
+                Ok(found) if found.is_internal() && !may_write_internal => {
+                    Err(ErrorCode::InvalidTopicException)
+                }
+                Ok(found) => find_partition(&client.shard, found, partition.index),
+                Err(code) => Err(*code),
+            };
+            match target {
+                Ok(Target { key, owner }) => {
+                    answers.push(ProducePartitionResponse::failed(partition.index, None));
+                    let share = share_of(&mut shares, owner);
+                    share.parts.push(AppendPart { key, records: partition.records.unwrap_or_default() });
+                    share.slots.push(Slot { topic: topic_at, partition: partition_at });
+                }
+                Err(code) => answers.push(ProducePartitionResponse::failed(partition.index, code)),
+            }
+        }
+        response.topics.push(ProduceTopicResponse { topic, partitions: answers });
+    }
+    (response, shares)
+}
+
+/// The share of `owner`; a request has few owners, so a scan is the fastest map.
+fn share_of(shares: &mut Vec<Share>, owner: ShardId) -> &mut Share {
+    let at = match shares.iter().position(|share| share.owner == owner) {
+        Some(at) => at,
+        None => {
+            shares.push(Share { owner, parts: Vec::new(), slots: Vec::new() });
+            shares.len() - 1
+        }
+    };
+    &mut shares[at]
+}
+
+fn refuse_all(request: &ProduceRequest, code: ErrorCode) -> ProduceResponse {
+    let topics = request.topics.iter().map(|topic| ProduceTopicResponse {
+        topic: topic.topic.clone(),
+        partitions: topic
+            .partitions
+            .iter()
+            .map(|partition| ProducePartitionResponse::failed(partition.index, code))
+            .collect(),
+    });
+    ProduceResponse { topics: topics.collect(), ..Default::default() }
+}
+
+fn partition_response(
+    index: PartitionIndex,
+    result: Result<AppendAnswer, AppendFailure>,
+) -> ProducePartitionResponse {
+    match result {
+        Ok(appended) => {
+            let mut response = ProducePartitionResponse::appended(index, appended.base_offset);
+            response.log_append_time = appended.log_append_time;
+            response.log_start_offset = appended.log_start;
+            response
+        }
+        Err(AppendFailure::Code(code)) => ProducePartitionResponse::failed(index, code),
+        Err(AppendFailure::Records(error)) => {
+            let mut response = ProducePartitionResponse::failed(index, error.code);
+            response.error_message = error.message;
+            response.record_errors = error.record_errors;
+            response
+        }
+    }
+}
+
+fn first_error(response: &ProduceResponse) -> Option<ErrorCode> {
+    response.topics.iter().flat_map(|topic| &topic.partitions).find_map(|partition| partition.error)
+}
+
+/// Tells who leads where a partition is not led here any more (KIP-951).
+fn name_leaders(client: &Client, response: &mut ProduceResponse) {
+    let moved =
+        |partition: &ProducePartitionResponse| partition.error == Some(ErrorCode::NotLeaderOrFollower);
+    if !response.topics.iter().any(|topic| topic.partitions.iter().any(moved)) {
+        return;
+    }
+    let image = client.shard.image();
+    for topic in &mut response.topics {
+        for partition in topic.partitions.iter_mut().filter(|partition| moved(partition)) {
+            partition.current_leader = current_leader(&image, &topic.topic, partition.index);
+        }
+    }
+}
+
+/// The leader of a partition as the image has it.
+pub(super) fn current_leader(
+    image: &Image,
+    topic: &TopicRef,
+    partition: PartitionIndex,
+) -> Option<CurrentLeader> {
+    let topic = find_topic(image, topic).ok()?;
+    let partition = super::client::partition_image(topic, partition)?;
+    let epoch: LeaderEpoch = partition.leader_epoch;
+    Some(CurrentLeader { id: partition.leader?, epoch })
+}

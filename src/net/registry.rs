@@ -1,0 +1,132 @@
+//! The connections of one shard: what the idle sweep and the shutdown go through.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use slab::Slab;
+
+use crate::api::{FetchSessions, SessionCache};
+use crate::base::clock::{self, Monotonic};
+use crate::io::net::SocketCloser;
+use crate::io::runtime::{Mailbox, Queue, spawn};
+use crate::shard::Shard;
+
+use super::accept::Accepted;
+use super::connection;
+
+/// How often idle connections are looked for, at most.
+const IDLE_SWEEP_EVERY: Duration = Duration::from_secs(5);
+
+/// All connections of a shard.
+pub struct Connections {
+    list: RefCell<Slab<Rc<Entry>>>,
+    draining: Cell<bool>,
+    sessions: FetchSessions,
+}
+
+/// What others see of a connection.
+pub(super) struct Entry {
+    pub(super) last_active: Cell<Monotonic>,
+    /// A request is being served.
+    pub(super) busy: Cell<bool>,
+    closer: SocketCloser,
+}
+
+/// Takes a connection off the list when its task ends, however it ends.
+pub(super) struct Registered {
+    connections: Rc<Connections>,
+    key: usize,
+    pub(super) entry: Rc<Entry>,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.connections.list.borrow_mut().try_remove(self.key);
+    }
+}
+
+impl Connections {
+    /// Starts to serve what the listeners hand to this shard.
+    pub fn start(shard: &Rc<Shard>, mut accepted: Mailbox<Accepted>) -> Rc<Self> {
+        let slots = shard.config().fetch_session_slots_max as usize / usize::from(shard.shards());
+        let connections = Rc::new(Self {
+            list: RefCell::default(),
+            draining: Cell::new(false),
+            sessions: SessionCache::new(slots.max(1)),
+        });
+        let (taker, owner) = (connections.clone(), shard.clone());
+        spawn(Queue::Serve, "new connections", async move {
+            let mut batch = Vec::new();
+            while accepted.drain_into(&mut batch).await > 0 {
+                for accepted in batch.drain(..) {
+                    if !taker.draining.get() {
+                        connection::start(&owner, &taker, accepted);
+                    }
+                }
+            }
+        })
+        .detach();
+        if let Some(idle_ms) = shard.config().connections_idle_ms_max {
+            let idle = Duration::from_millis(idle_ms);
+            let (list, owner) = (connections.clone(), shard.clone());
+            spawn(Queue::Back, "idle connections", async move {
+                loop {
+                    owner.sleep(idle.min(IDLE_SWEEP_EVERY)).await;
+                    list.close_idle(idle);
+                }
+            })
+            .detach();
+        }
+        connections
+    }
+
+    pub(super) fn sessions(&self) -> &FetchSessions {
+        &self.sessions
+    }
+
+    pub fn len(&self) -> usize {
+        self.list.borrow().len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(super) fn register(self: &Rc<Self>, closer: SocketCloser) -> Registered {
+        let entry =
+            Rc::new(Entry { last_active: Cell::new(clock::monotonic()), busy: Cell::new(false), closer });
+        let key = self.list.borrow_mut().insert(entry.clone());
+        Registered { connections: self.clone(), key, entry }
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        self.draining.get()
+    }
+
+    /// Lets requests in service finish and closes the rest. Busy connections close after their answer.
+    pub fn drain(&self) {
+        self.draining.set(true);
+        for (_, entry) in &*self.list.borrow() {
+            if !entry.busy.get() {
+                entry.closer.close();
+            }
+        }
+    }
+
+    /// Closes what is left, whatever it does.
+    pub fn close_all(&self) {
+        for (_, entry) in &*self.list.borrow() {
+            entry.closer.close();
+        }
+    }
+
+    fn close_idle(&self, idle: Duration) {
+        let now = clock::monotonic();
+        for (_, entry) in &*self.list.borrow() {
+            if !entry.busy.get() && now.since(entry.last_active.get()) >= idle {
+                entry.closer.close();
+            }
+        }
+    }
+}

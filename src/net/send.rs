@@ -1,0 +1,139 @@
+//! A response on its way into the socket: encoded pieces by `sendmsg`, large file ranges by `sendfile`,
+//! small ones read from the page cache into the same `sendmsg`.
+
+use std::io::IoSlice;
+use std::os::fd::AsFd;
+use std::rc::Rc;
+
+use bytes::Bytes;
+
+use crate::api::Piece;
+use crate::io::net::{SendFileError, SocketWriter};
+use crate::io::os::OsFiles;
+use crate::io::{FileHandle, cached};
+use crate::log::FileRange;
+use crate::shard::Shard;
+
+/// Ranges from here on go by `sendfile`; below, the system call costs more than the copy (FACTS A15).
+const SENDFILE_BYTES_MIN: u32 = 64 << 10;
+
+/// File bytes sent between two looks at the page cache.
+const PROBE_EVERY: u64 = 256 << 10;
+
+/// Pieces that wait for one `sendmsg` at most.
+const PIECES_PER_SEND_MAX: usize = 512;
+
+/// Why a response did not reach the peer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SendError {
+    #[error("peer: {0}")]
+    Peer(std::io::Error),
+    /// The disk's fault, not the peer's: it is logged as such.
+    #[error("log file: {0}")]
+    File(std::io::Error),
+    #[error("log file: ended {missing} bytes short of what was promised")]
+    EndedShort { missing: u64 },
+}
+
+/// Sends `pieces` in order, all of them.
+pub(super) async fn send(
+    shard: &Rc<Shard>,
+    socket: &mut SocketWriter,
+    pieces: &mut Vec<Piece>,
+) -> Result<(), SendError> {
+    let mut waiting: Vec<Bytes> = Vec::with_capacity(pieces.len());
+    for piece in pieces.drain(..) {
+        match piece {
+            Piece::Bytes(bytes) => waiting.push(bytes),
+            Piece::File(range) if range.length < SENDFILE_BYTES_MIN => {
+                waiting.push(read_small(shard, range).await?);
+            }
+            Piece::File(range) => {
+                send_waiting(shard, socket, &mut waiting, true).await?;
+                send_range(shard, socket, range).await?;
+            }
+        }
+        if waiting.len() >= PIECES_PER_SEND_MAX {
+            send_waiting(shard, socket, &mut waiting, true).await?;
+        }
+    }
+    send_waiting(shard, socket, &mut waiting, false).await
+}
+
+async fn send_waiting(
+    shard: &Shard,
+    socket: &mut SocketWriter,
+    waiting: &mut Vec<Bytes>,
+    more: bool,
+) -> Result<(), SendError> {
+    if waiting.is_empty() {
+        return Ok(());
+    }
+    let length: usize = waiting.iter().map(Bytes::len).sum();
+    let mut slices: Vec<IoSlice<'_>> = waiting.iter().map(|bytes| IoSlice::new(bytes)).collect();
+    socket.send(&mut slices, more).await.map_err(SendError::Peer)?;
+    shard.counters.bytes_out.add(length as u64);
+    waiting.clear();
+    Ok(())
+}
+
+async fn read_small(shard: &Rc<Shard>, range: FileRange<OsFiles>) -> Result<Bytes, SendError> {
+    let mut buffer = vec![0; range.length as usize];
+    let read = range.file.read_cached_at(&mut buffer, range.position).map_err(SendError::File)?;
+    if read == Some(buffer.len()) {
+        return Ok(buffer.into());
+    }
+    // Not in the page cache: a file thread waits for the disk.
+    let threads = &shard.settings().directories.threads;
+    let (buffer, read) = threads
+        .run("cold read", move || {
+            let read = range.file.read_at(&mut buffer, range.position);
+            (buffer, read)
+        })
+        .await;
+    let read = read.map_err(SendError::File)?;
+    match buffer.len() - read {
+        0 => Ok(buffer.into()),
+        missing => Err(SendError::EndedShort { missing: missing as u64 }),
+    }
+}
+
+async fn send_range(
+    shard: &Rc<Shard>,
+    socket: &mut SocketWriter,
+    range: FileRange<OsFiles>,
+) -> Result<(), SendError> {
+    let end = range.position + u64::from(range.length);
+    let mut position = range.position;
+    while position < end {
+        let length = PROBE_EVERY.min(end - position);
+        if !in_page_cache(&range, position, length)? {
+            let file = range.file.clone();
+            let threads = &shard.settings().directories.threads;
+            threads
+                .run("cold read", move || cached::warm(&file.as_fd(), position, length))
+                .await
+                .map_err(SendError::File)?;
+        }
+        socket.send_file(&**range.file, position, length).await.map_err(|error| match error {
+            SendFileError::Peer(error) => SendError::Peer(error),
+            SendFileError::File(error) => SendError::File(error),
+            SendFileError::EndedShort { missing } => SendError::EndedShort { missing },
+        })?;
+        position += length;
+        shard.counters.bytes_out.add(length);
+    }
+    Ok(())
+}
+
+/// Looks at the first and the last byte of a stretch: 1.2 µs, where asking for every page costs five times
+/// that.
+fn in_page_cache(range: &FileRange<OsFiles>, position: u64, length: u64) -> Result<bool, SendError> {
+    let mut byte = [0];
+    for at in [position, position + length - 1] {
+        if range.file.read_cached_at(&mut byte, at).map_err(SendError::File)?.is_none() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}

@@ -1,0 +1,207 @@
+//! The way of a batch into the log: queue, validate, one vectored write for all that is ready, then wait
+//! for the high watermark if the producer asked for it.
+
+use std::task::Poll;
+
+use bytes::Bytes;
+
+use super::Partition;
+use crate::base::Offset;
+use crate::base::clock::Now;
+use crate::config::Durability;
+use crate::io::Files;
+use crate::log::{Appended, Batch, Origin};
+use crate::wire::ErrorCode;
+use crate::wire::validate::{Limits, RecordError, Validation};
+
+/// Records written by one call at most, so that a turn's end is never far.
+const BATCHES_PER_WRITE_MAX: usize = 256;
+
+/// What a producer waits for (`acks`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Acks {
+    None,
+    Leader,
+    All,
+}
+
+impl Acks {
+    /// From the wire; other values are INVALID_REQUIRED_ACKS.
+    pub fn from_wire(acks: i16) -> Option<Acks> {
+        match acks {
+            0 => Some(Acks::None),
+            1 => Some(Acks::Leader),
+            -1 => Some(Acks::All),
+            _ => None,
+        }
+    }
+}
+
+/// One batch on its way in.
+pub struct QueuedAppend<T> {
+    /// As the client sent it, shared with the receive buffer.
+    pub records: Bytes,
+    /// Version of the Produce request: some codecs need a newer one.
+    pub produce_version: i16,
+    pub acks: Acks,
+    pub token: T,
+}
+
+/// Why a batch was not appended.
+#[derive(Debug)]
+pub enum AppendFailure {
+    /// The batch or a record in it is not acceptable.
+    Records(RecordError),
+    Code(ErrorCode),
+}
+
+/// The end of an append: what the producer is told. `spent` is the payload, to be carried home.
+pub struct Committed<T> {
+    pub token: T,
+    pub result: Result<Appended, AppendFailure>,
+    pub spent: Bytes,
+}
+
+/// What a turn did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Turn {
+    /// Consumers may read further than before.
+    pub high_watermark_moved: bool,
+    /// The queue is not empty: the budget is used up, go on in another turn.
+    pub more: bool,
+}
+
+pub(super) struct Queued<T> {
+    append: QueuedAppend<T>,
+    /// Begun, and not finished within a turn's budget.
+    validation: Option<Box<Validation>>,
+}
+
+pub(super) struct Uncommitted<T> {
+    /// Committed when the high watermark is here.
+    end: Offset,
+    committed: Committed<T>,
+}
+
+impl<F: Files, T> Partition<F, T> {
+    /// Takes a batch in; the order of calls is the order in the log.
+    pub fn enqueue(&mut self, append: QueuedAppend<T>) {
+        self.queue.push_back(Queued { append, validation: None });
+    }
+
+    /// True when [`Partition::turn`] has something to do.
+    pub fn has_queued(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    /// Validates and writes what is queued. `budget_bytes` bounds the bytes looked at: decompressing may be
+    /// slow, and a batch that is not finished keeps its place at the head of the queue.
+    pub fn turn(&mut self, mut budget_bytes: usize, now: Now, committed: &mut Vec<Committed<T>>) -> Turn {
+        let mut turn = Turn::default();
+        let mut batches = Vec::new();
+        let mut owners = Vec::new();
+        while let Some(queued) = self.queue.front_mut() {
+            if batches.len() == BATCHES_PER_WRITE_MAX || budget_bytes == 0 {
+                turn.more = true;
+                break;
+            }
+            if queued.append.acks == Acks::All && self.in_sync_replicas < self.config.min_insync_replicas {
+                let failure = AppendFailure::Code(ErrorCode::NotEnoughReplicas);
+                fail_front(&mut self.queue, failure, committed);
+                continue;
+            }
+            let begun = match queued.validation.take() {
+                Some(validation) => Ok(*validation),
+                None => Validation::start(
+                    queued.append.records.clone(),
+                    &self.config,
+                    queued.append.produce_version,
+                    now.wall,
+                    Limits::default(),
+                ),
+            };
+            let mut validation = match begun {
+                Ok(validation) => validation,
+                Err(error) => {
+                    fail_front(&mut self.queue, AppendFailure::Records(error), committed);
+                    continue;
+                }
+            };
+            let step_bytes = budget_bytes;
+            budget_bytes = budget_bytes.saturating_sub(queued.append.records.len());
+            match validation.step(step_bytes) {
+                Poll::Pending => {
+                    queued.validation = Some(Box::new(validation));
+                    turn.more = true;
+                    break;
+                }
+                Poll::Ready(Ok(batch)) => {
+                    batches.push(Batch { head: batch.head, body: batch.body });
+                    owners.extend(self.queue.pop_front().map(|queued| queued.append));
+                }
+                Poll::Ready(Err(error)) => {
+                    fail_front(&mut self.queue, AppendFailure::Records(error), committed);
+                }
+            }
+        }
+        if !batches.is_empty() {
+            self.write(batches, owners, now, committed);
+        }
+        turn.high_watermark_moved = self.advance_high_watermark(committed);
+        turn
+    }
+
+    fn write(
+        &mut self,
+        mut batches: Vec<Batch>,
+        owners: Vec<QueuedAppend<T>>,
+        now: Now,
+        committed: &mut Vec<Committed<T>>,
+    ) {
+        let results = self.log.append(&mut batches, self.leader_epoch, Origin::Client, now);
+        for (append, result) in owners.into_iter().zip(results) {
+            let waits = append.acks == Acks::All || self.durability == Durability::Fsync;
+            let outcome = Committed {
+                token: append.token,
+                result: result.map_err(AppendFailure::Code),
+                spent: append.records,
+            };
+            match &outcome.result {
+                Ok(appended) if waits && appended.last >= self.high_watermark => {
+                    let end = appended.last.plus(1);
+                    self.uncommitted.push_back(Uncommitted { end, committed: outcome });
+                }
+                _ => committed.push(outcome),
+            }
+        }
+    }
+
+    pub(super) fn release_committed(&mut self, committed: &mut Vec<Committed<T>>) {
+        while self.uncommitted.front().is_some_and(|waiting| waiting.end <= self.high_watermark) {
+            committed.extend(self.uncommitted.pop_front().map(|waiting| waiting.committed));
+        }
+    }
+
+    pub(super) fn fail_uncommitted(&mut self, code: ErrorCode, committed: &mut Vec<Committed<T>>) {
+        for mut waiting in self.uncommitted.drain(..) {
+            waiting.committed.result = Err(AppendFailure::Code(code));
+            committed.push(waiting.committed);
+        }
+    }
+
+    pub(super) fn fail_queued(&mut self, code: ErrorCode, committed: &mut Vec<Committed<T>>) {
+        while !self.queue.is_empty() {
+            fail_front(&mut self.queue, AppendFailure::Code(code), committed);
+        }
+    }
+}
+
+fn fail_front<T>(
+    queue: &mut std::collections::VecDeque<Queued<T>>,
+    failure: AppendFailure,
+    committed: &mut Vec<Committed<T>>,
+) {
+    if let Some(Queued { append, .. }) = queue.pop_front() {
+        committed.push(Committed { token: append.token, result: Err(failure), spent: append.records });
+    }
+}

@@ -1,0 +1,373 @@
+//! The life of the broker: its threads, its start on shard 0, its stop.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::channel::{mpsc, oneshot};
+
+use super::StartError;
+use super::control::Services;
+use super::directories::{self, Opened};
+use super::plan::{Plan, raise_open_files};
+use super::publish::Publisher;
+use crate::api::configs;
+use crate::base::{BrokerEpoch, clock, fatal};
+use crate::config::{self, BrokerConfig};
+use crate::io::net::Listener;
+use crate::io::os::OsFiles;
+use crate::io::runtime::{Mailbox, Queue, Sender, ShardBuilder, mailbox, sleep, spawn};
+use crate::io::signal;
+use crate::metadata::{self, Command, ControllerSettings, RegisterBroker};
+use crate::net::{Accepted, Connections, Gate, Listening, listen};
+use crate::raft::{self, Quorum};
+use crate::shard::messages::{CheckpointEntry, Reply, Request};
+use crate::shard::{Directories, Lanes, Settings, Shard, lanes, write_checkpoints};
+
+/// How long a stop waits for requests in service before their connections are cut.
+const DRAIN_MAX: Duration = Duration::from_millis(1000);
+
+/// How often a stop looks whether the connections have ended.
+const DRAIN_POLL: Duration = Duration::from_millis(5);
+
+/// The metadata log's directory beside the partitions'.
+const METADATA_DIR: &str = "kuring-metadata";
+
+/// A listener that is bound and accepts nothing yet.
+struct Bound {
+    listener: Listener,
+    config: config::Listener,
+}
+
+/// What shard 0 tells another shard to do when the broker stops.
+struct StopOrders {
+    drain: oneshot::Receiver<()>,
+    drained: oneshot::Sender<()>,
+    exit: oneshot::Receiver<()>,
+}
+
+/// Shard 0's ends of [`StopOrders`].
+struct StopLine {
+    drain: oneshot::Sender<()>,
+    drained: oneshot::Receiver<()>,
+    exit: oneshot::Sender<()>,
+}
+
+/// Starts the broker and returns when it has stopped.
+pub(super) fn run(config: BrokerConfig) -> Result<(), StartError> {
+    let plan = Plan::new(&config)?;
+    let bound = bind(&config)?;
+    let opened = directories::open(&config)?;
+    raise_open_files(&config, opened.partitions);
+    let (stop, stops) = mpsc::unbounded();
+    signal::on_stop(move |name| {
+        let _ = stop.unbounded_send(name);
+    })
+    .map_err(|error| StartError::Io { what: "signals", error })?;
+
+    let shards = plan.shards();
+    let settings = Settings {
+        broker: config.node_id,
+        config: Arc::new(config),
+        directories: opened.directories.clone(),
+    };
+    let (senders, mailboxes): (Vec<Sender<Accepted>>, Vec<Mailbox<Accepted>>) =
+        (0..shards).map(|_| mailbox()).unzip();
+    let mut ends = lanes(shards).into_iter().zip(mailboxes);
+    let Some((first_lanes, first_mailbox)) = ends.next() else {
+        return Err(StartError::Cpu("no core to run a shard on".into()));
+    };
+    let mut threads = Vec::new();
+    let mut lines = Vec::new();
+    for (number, (lanes, accepted)) in ends.enumerate() {
+        let (orders, line) = stop_line();
+        lines.push(line);
+        let settings = settings.clone();
+        let name = format!("shard-{}", number + 1);
+        let thread = ShardBuilder::new(name)
+            .cpu(plan.cores[number + 1])
+            .spawn(move || run_shard(lanes, settings, accepted, orders))
+            .map_err(|error| StartError::Io { what: "a shard's executor", error })?;
+        threads.push(thread);
+    }
+    let leader = Leader { settings, opened, bound, senders, lines, shards };
+    let first = ShardBuilder::new("shard-0")
+        .cpu(plan.cores[0])
+        .spawn(move || leader.run(first_lanes, first_mailbox, stops))
+        .map_err(|error| StartError::Io { what: "a shard's executor", error })?;
+    let result = first.join();
+    if result.is_ok() {
+        for thread in threads {
+            thread.join();
+        }
+    }
+    result
+}
+
+fn stop_line() -> (StopOrders, StopLine) {
+    let (drain, drain_order) = oneshot::channel();
+    let (drained_report, drained) = oneshot::channel();
+    let (exit, exit_order) = oneshot::channel();
+    (
+        StopOrders { drain: drain_order, drained: drained_report, exit: exit_order },
+        StopLine { drain, drained, exit },
+    )
+}
+
+/// Binds every listener before anything else starts: a port in use is the commonest mistake.
+fn bind(config: &BrokerConfig) -> Result<Vec<Bound>, StartError> {
+    let mut bound = Vec::new();
+    for listener in &config.listeners {
+        let host = if listener.host.is_empty() { "::" } else { &listener.host };
+        let mut listening = resolve(host, listener.port)
+            .and_then(|address| Listener::bind(address, config.socket_listen_backlog as i32));
+        if listening.is_err() && listener.host.is_empty() {
+            // A machine without IPv6.
+            listening = resolve("0.0.0.0", listener.port)
+                .and_then(|address| Listener::bind(address, config.socket_listen_backlog as i32));
+        }
+        let listening = listening.map_err(|error| StartError::Bind {
+            listener: listener.name.as_str().to_owned(),
+            address: format!("{host}:{}", listener.port),
+            error,
+        })?;
+        bound.push(Bound { listener: listening, config: listener.clone() });
+    }
+    Ok(bound)
+}
+
+fn resolve(host: &str, port: u16) -> std::io::Result<SocketAddr> {
+    (host, port)
+        .to_socket_addrs()?
+        .next()
+        .ok_or_else(|| std::io::Error::new(std::io::ErrorKind::NotFound, "the host name has no address"))
+}
+
+/// The root of every shard but the first.
+async fn run_shard(lanes: Lanes, settings: Settings, accepted: Mailbox<Accepted>, orders: StopOrders) {
+    let shard = Shard::start(lanes, settings);
+    let connections = Connections::start(&shard, accepted);
+    if orders.drain.await.is_ok() {
+        drain(&connections).await;
+        let _ = orders.drained.send(());
+        let _ = orders.exit.await;
+    }
+}
+
+/// Lets connections finish what is in service, then cuts the rest.
+async fn drain(connections: &Connections) {
+    connections.drain();
+    let deadline = clock::monotonic().plus(DRAIN_MAX);
+    while !connections.is_empty() && clock::monotonic() < deadline {
+        sleep(DRAIN_POLL).await;
+    }
+    connections.close_all();
+}
+
+/// The root of shard 0.
+struct Leader {
+    settings: Settings,
+    opened: Opened,
+    bound: Vec<Bound>,
+    senders: Vec<Sender<Accepted>>,
+    lines: Vec<StopLine>,
+    shards: u16,
+}
+
+impl Leader {
+    async fn run(
+        mut self,
+        lanes: Lanes,
+        accepted: Mailbox<Accepted>,
+        mut stops: mpsc::UnboundedReceiver<&'static str>,
+    ) -> Result<(), StartError> {
+        let shard = Shard::start(lanes, self.settings.clone());
+        let connections = Connections::start(&shard, accepted);
+        let config = shard.config().clone();
+        let quorum = self.open_quorum(&config).await?;
+        let gate = Gate::new(config.connection_limits.clone(), self.shards);
+        let publisher = Publisher::new(shard.clone(), gate.clone());
+        let services = Services { quorum: quorum.clone(), publisher: publisher.clone() };
+        shard.set_control(Rc::new(services));
+
+        let epoch = self.register(&config, &quorum).await?;
+        publisher.publish(quorum.image()).await;
+        self.put_strays_aside().await;
+        self.remove_deleted(&shard);
+        let listening = self.listen(&gate)?;
+        start_checkpoints(&shard);
+        announce(&config, &listening, self.shards);
+
+        let signal = stops.next().await.unwrap_or("end of the signal thread");
+        tracing::info!(signal, "stopping");
+        self.stop(&shard, &connections, &quorum, listening, epoch).await;
+        tracing::info!("stopped");
+        Ok(())
+    }
+
+    async fn open_quorum(&self, config: &BrokerConfig) -> Result<Rc<Quorum>, StartError> {
+        let dir = config.metadata_log_dir.join(METADATA_DIR);
+        let mut settings = raft::Settings::new(config.node_id, &self.opened.cluster_id, dir);
+        settings.controller = ControllerSettings {
+            default_partitions: config.num_partitions,
+            default_replication_factor: config.default_replication_factor,
+            delete_topic_enable: config.delete_topics,
+        };
+        let threads = self.opened.directories.threads.clone();
+        Quorum::open(OsFiles, threads, configs::Rules::shared(), settings)
+            .await
+            .map_err(|error| StartError::Metadata(error.to_string()))
+    }
+
+    /// Tells the controller that this broker is here, by its endpoints as clients reach them.
+    async fn register(&self, config: &BrokerConfig, quorum: &Quorum) -> Result<BrokerEpoch, StartError> {
+        let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let endpoints = self.bound.iter().filter_map(|bound| {
+            let port = bound.listener.local_addr().port();
+            let endpoint = bound.config.advertised_endpoint(port, &hostname)?;
+            Some(metadata::Endpoint {
+                listener: bound.config.name.as_str().to_owned(),
+                host: endpoint.host,
+                port: endpoint.port,
+                security_protocol: bound.config.protocol.wire_id(),
+            })
+        });
+        let registration = RegisterBroker {
+            id: config.node_id,
+            cluster_id: self.opened.cluster_id.clone(),
+            incarnation: uuid::Uuid::new_v4(),
+            endpoints: endpoints.collect(),
+            rack: config.rack.clone(),
+            log_dirs: self.opened.directories.list.iter().map(|dir| dir.log_dir.id().0).collect(),
+            fenced: false,
+        };
+        match quorum.submit(Command::RegisterBroker(registration)).await {
+            Ok(metadata::Response::BrokerRegistered { epoch }) => Ok(epoch),
+            Ok(_) => fatal("a registration got another command's answer"),
+            Err(refusal) => Err(StartError::Metadata(refusal.message)),
+        }
+    }
+
+    /// Partitions on disk that the metadata does not know are renamed, never removed: whoever put a
+    /// directory of another cluster here will want it back.
+    async fn put_strays_aside(&self) {
+        for entry in self.opened.directories.start_list.take_rest() {
+            let directories = self.opened.directories.clone();
+            let name = entry.found.topic_partition.clone();
+            let renamed = directories
+                .clone()
+                .threads
+                .run("stray", move || directories.list[entry.directory].log_dir.mark_stray(&name))
+                .await;
+            match renamed {
+                Ok(path) => tracing::warn!(
+                    partition = %entry.found.topic_partition,
+                    path = %path.display(),
+                    "a partition that no topic has is put aside"
+                ),
+                Err(error) => tracing::error!("a stray partition cannot be renamed: {error}"),
+            }
+        }
+    }
+
+    fn remove_deleted(&mut self, shard: &Rc<Shard>) {
+        for (directory, path) in self.opened.deleted.drain(..) {
+            shard.remove_later(directory, path, Duration::ZERO);
+        }
+    }
+
+    fn listen(&mut self, gate: &Gate) -> Result<Vec<Listening>, StartError> {
+        let mut listening = Vec::new();
+        for bound in self.bound.drain(..) {
+            let started = listen(bound.config.name, bound.listener, gate.clone(), self.senders.clone());
+            listening.push(started.map_err(|error| StartError::Io { what: "a listener's thread", error })?);
+        }
+        Ok(listening)
+    }
+
+    async fn stop(
+        self,
+        shard: &Rc<Shard>,
+        connections: &Connections,
+        quorum: &Quorum,
+        listening: Vec<Listening>,
+        epoch: BrokerEpoch,
+    ) {
+        let directories = self.opened.directories.clone();
+        directories.threads.run("stop listening", || listening.into_iter().for_each(Listening::stop)).await;
+        let mut drained = Vec::new();
+        let mut exits = Vec::new();
+        for line in self.lines {
+            let _ = line.drain.send(());
+            drained.push(line.drained);
+            exits.push(line.exit);
+        }
+        drain(connections).await;
+        for report in drained {
+            let _ = report.await;
+        }
+        let mut entries = Vec::new();
+        for reply in shard.ask_all(|| Request::Stop).await {
+            match reply {
+                Reply::Checkpoint(mut part) => entries.append(&mut part),
+                _ => fatal("a stop got another request's answer"),
+            }
+        }
+        let files = directories.clone();
+        directories.threads.run("last checkpoints", move || close(&files, &entries, epoch)).await;
+        quorum.shutdown().await;
+        for exit in exits {
+            let _ = exit.send(());
+        }
+    }
+}
+
+/// The last checkpoints and the marker that spares the next start its recovery.
+fn close(directories: &Directories, entries: &[CheckpointEntry], epoch: BrokerEpoch) {
+    if let Err(error) = write_checkpoints(directories, entries) {
+        tracing::error!("the last checkpoints were not written, the next start recovers: {error}");
+        return;
+    }
+    for (index, directory) in directories.list.iter().enumerate() {
+        if directories.has_failed(index) {
+            continue;
+        }
+        if let Err(error) = directory.log_dir.mark_clean_shutdown(epoch) {
+            tracing::error!("no clean-shutdown marker, the next start recovers: {error}");
+        }
+    }
+}
+
+fn start_checkpoints(shard: &Rc<Shard>) {
+    let config = shard.config();
+    let every = config
+        .recovery_point_checkpoint_interval_ms
+        .min(config.log_start_offset_checkpoint_interval_ms)
+        .min(config.high_watermark_checkpoint_interval_ms);
+    let every = Duration::from_millis(every.max(100));
+    let shard = shard.clone();
+    spawn(Queue::Back, "checkpoints", async move {
+        loop {
+            shard.sleep(every).await;
+            if shard.is_stopping() {
+                return;
+            }
+            shard.write_checkpoints().await;
+        }
+    })
+    .detach();
+}
+
+/// The one line that says the broker serves.
+fn announce(config: &BrokerConfig, listening: &[Listening], shards: u16) {
+    let addresses: Vec<String> = listening.iter().map(|listener| listener.local_addr().to_string()).collect();
+    let plural = if shards == 1 { "" } else { "s" };
+    println!(
+        "kuring ready: node {}, {shards} shard{plural}, bootstrap {}, {} ms",
+        config.node_id,
+        addresses.join(","),
+        clock::monotonic().as_millis()
+    );
+}

@@ -1,0 +1,185 @@
+//! The owner's half of a produce request: queue each batch at its partition, write at the end of the turn,
+//! answer when the producer's acks are met.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::Shard;
+use super::mesh::ReplyTo;
+use super::messages::{AppendAnswer, AppendReply, AppendRequest, Reply};
+use super::replica::Replica;
+use super::timers::Timer;
+use crate::base::clock;
+use crate::partition::{AppendFailure, Committed, QueuedAppend, Turn};
+use crate::timer::TimerKey;
+use crate::wire::ErrorCode;
+
+/// Bytes that one partition validates and writes in one turn before others get theirs.
+const TURN_BYTES_MAX: usize = 4 << 20;
+
+/// Names the request, and the part of it, that a batch belongs to.
+pub(super) struct AppendToken {
+    request: Rc<AppendInFlight>,
+    part: usize,
+}
+
+/// One produce request at one owner.
+pub(super) struct AppendInFlight {
+    reply_to: Cell<Option<ReplyTo>>,
+    parts: RefCell<Vec<Option<Result<AppendAnswer, AppendFailure>>>>,
+    spent: RefCell<Vec<Bytes>>,
+    left: Cell<usize>,
+    timeout: Duration,
+    timer: Cell<Option<TimerKey>>,
+}
+
+impl Shard {
+    pub(super) fn append(self: &Rc<Self>, reply_to: ReplyTo, request: AppendRequest) {
+        let count = request.parts.len();
+        let in_flight = Rc::new(AppendInFlight {
+            reply_to: Cell::new(Some(reply_to)),
+            parts: RefCell::new((0..count).map(|_| None).collect()),
+            spent: RefCell::new(Vec::with_capacity(count)),
+            left: Cell::new(count),
+            timeout: request.timeout,
+            timer: Cell::new(None),
+        });
+        for (index, part) in request.parts.into_iter().enumerate() {
+            let token = AppendToken { request: in_flight.clone(), part: index };
+            let Some(replica) = self.replica(part.key) else {
+                let failure = AppendFailure::Code(ErrorCode::UnknownTopicOrPartition);
+                self.finish_append(Committed { token, result: Err(failure), spent: part.records });
+                continue;
+            };
+            let mut queued = Some(QueuedAppend {
+                records: part.records,
+                produce_version: request.produce_version,
+                acks: request.acks,
+                token,
+            });
+            let taken = replica.with(|partition| {
+                if let Some(append) = queued.take() {
+                    partition.enqueue(append);
+                }
+            });
+            match (taken, queued) {
+                (Err(code), Some(append)) => self.finish_append(Committed {
+                    token: append.token,
+                    result: Err(AppendFailure::Code(code)),
+                    spent: append.records,
+                }),
+                _ => self.mark_dirty(&replica),
+            }
+        }
+        if in_flight.left.get() > 0 {
+            self.fresh_appends.borrow_mut().push(in_flight);
+        } else if count == 0 {
+            self.answer_append(&in_flight);
+        }
+    }
+
+    /// Writes what this turn queued, one write per partition, and answers what is done. Called by the pump
+    /// after a batch of messages and by a connection after the frames of one receive.
+    pub fn end_turn(self: &Rc<Self>) {
+        let dirty = std::mem::take(&mut *self.dirty.borrow_mut());
+        for replica in dirty {
+            replica.is_dirty.set(false);
+            self.turn(&replica);
+        }
+        let fresh = std::mem::take(&mut *self.fresh_appends.borrow_mut());
+        for in_flight in fresh {
+            if in_flight.left.get() > 0 {
+                let deadline = clock::monotonic().plus(in_flight.timeout);
+                let key = self.timers.insert(deadline, Timer::AppendTimeout(Rc::downgrade(&in_flight)));
+                in_flight.timer.set(Some(key));
+            }
+        }
+    }
+
+    fn turn(self: &Rc<Self>, replica: &Rc<Replica>) {
+        let mut committed = Vec::new();
+        let turned = replica.with(|partition| {
+            let before = partition.log().log_end();
+            let size_before = partition.log().size();
+            let turn = partition.turn(TURN_BYTES_MAX, clock::now(), &mut committed);
+            let appended = partition.log().log_end() > before;
+            (turn, appended, partition.log().size().saturating_sub(size_before))
+        });
+        let Ok((turn, appended, bytes)) = turned else { return };
+        self.counters.appended_batches.add(committed.len() as u64);
+        self.finish_appends(committed);
+        if appended {
+            replica.unflushed_bytes.set(replica.unflushed_bytes.get() + bytes);
+            self.look_for_jobs(replica);
+        }
+        self.after_turn(replica, turn);
+    }
+
+    fn after_turn(self: &Rc<Self>, replica: &Rc<Replica>, turn: Turn) {
+        if turn.high_watermark_moved {
+            self.wake_fetches(replica.key);
+        }
+        if turn.more {
+            self.mark_dirty(replica);
+            self.continue_turns.notify();
+        }
+    }
+
+    pub(super) fn mark_dirty(&self, replica: &Rc<Replica>) {
+        if !replica.is_dirty.replace(true) {
+            self.dirty.borrow_mut().push(replica.clone());
+        }
+    }
+
+    pub(super) fn finish_appends(self: &Rc<Self>, committed: Vec<Committed<AppendToken>>) {
+        for done in committed {
+            self.finish_append(done);
+        }
+    }
+
+    fn finish_append(self: &Rc<Self>, done: Committed<AppendToken>) {
+        let in_flight = done.token.request;
+        let answer = done.result.map(|appended| AppendAnswer {
+            base_offset: appended.first,
+            log_append_time: appended.log_append_time,
+            log_start: appended.log_start,
+        });
+        in_flight.spent.borrow_mut().push(done.spent);
+        if let Some(part) = in_flight.parts.borrow_mut().get_mut(done.token.part)
+            && part.is_none()
+        {
+            *part = Some(answer);
+            in_flight.left.set(in_flight.left.get() - 1);
+        }
+        if in_flight.left.get() == 0 {
+            self.answer_append(&in_flight);
+        }
+    }
+
+    fn answer_append(self: &Rc<Self>, in_flight: &AppendInFlight) {
+        if let Some(key) = in_flight.timer.take() {
+            self.timers.cancel(key);
+        }
+        let Some(reply_to) = in_flight.reply_to.take() else { return };
+        let parts = std::mem::take(&mut *in_flight.parts.borrow_mut());
+        let parts = parts
+            .into_iter()
+            .map(|part| part.unwrap_or(Err(AppendFailure::Code(ErrorCode::RequestTimedOut))))
+            .collect();
+        let spent = std::mem::take(&mut *in_flight.spent.borrow_mut());
+        self.mesh.push_reply(reply_to, Reply::Append(AppendReply { parts, spent }));
+    }
+
+    /// Answers a request whose time is up: what is not committed is REQUEST_TIMED_OUT, though it may still
+    /// be appended, as with Kafka.
+    pub(super) fn append_timed_out(self: &Rc<Self>, in_flight: &AppendInFlight) {
+        in_flight.timer.set(None);
+        if in_flight.left.get() > 0 {
+            self.counters.append_timeouts.increment();
+            self.answer_append(in_flight);
+        }
+    }
+}

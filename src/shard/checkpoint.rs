@@ -1,0 +1,79 @@
+//! The checkpoint files of the log directories: every shard tells its offsets, one writes the files.
+
+use std::rc::Rc;
+
+use super::Shard;
+use super::lifecycle::Directories;
+use super::messages::{CheckpointEntry, Reply, Request};
+use crate::base::{Offset, TopicPartition};
+use crate::log::{Checkpoint, DirError};
+
+/// Which of an entry's offsets a checkpoint file holds.
+type OffsetOf = fn(&CheckpointEntry) -> Offset;
+
+impl Shard {
+    pub(super) fn checkpoint_entries(&self) -> Vec<CheckpointEntry> {
+        let replicas = self.replicas.borrow();
+        let entries = replicas.values().filter_map(|replica| {
+            replica
+                .with(|partition| CheckpointEntry {
+                    directory: replica.directory,
+                    topic_partition: replica.topic_partition.clone(),
+                    recovery_point: partition.log().recovery_point(),
+                    high_watermark: partition.high_watermark(),
+                    log_start: partition.log().log_start(),
+                })
+                .ok()
+        });
+        entries.collect()
+    }
+
+    /// Gathers the offsets of all shards and writes every directory's checkpoint files, on a file thread.
+    pub async fn write_checkpoints(self: &Rc<Self>) {
+        let replies = self.ask_all(|| Request::Checkpoint).await;
+        let mut entries = Vec::new();
+        for reply in replies {
+            if let Reply::Checkpoint(mut part) = reply {
+                entries.append(&mut part);
+            }
+        }
+        let directories = self.settings.directories.clone();
+        let written = directories
+            .threads
+            .run("checkpoints", {
+                let directories = directories.clone();
+                move || write_checkpoints(&directories, &entries)
+            })
+            .await;
+        if let Err(error) = written {
+            tracing::error!("the checkpoint files were not written: {error}");
+        }
+    }
+}
+
+/// Writes the three checkpoint files of every directory that serves. Blocks: for a file thread.
+///
+/// # Errors
+/// The first directory's whose files could not be written; the others are written all the same.
+pub fn write_checkpoints(directories: &Directories, entries: &[CheckpointEntry]) -> Result<(), DirError> {
+    let mut result = Ok(());
+    for (index, directory) in directories.list.iter().enumerate() {
+        if directories.has_failed(index) {
+            continue;
+        }
+        let files: [(Checkpoint, OffsetOf); 3] = [
+            (Checkpoint::RecoveryPoint, |entry| entry.recovery_point),
+            (Checkpoint::HighWatermark, |entry| entry.high_watermark),
+            (Checkpoint::LogStart, |entry| entry.log_start),
+        ];
+        for (kind, offset) in files {
+            let here = entries.iter().filter(|entry| entry.directory == index);
+            let lines: Vec<(TopicPartition, Offset)> =
+                here.map(|entry| (entry.topic_partition.clone(), offset(entry))).collect();
+            if let Err(error) = directory.log_dir.write_checkpoint(kind, &lines) {
+                result = result.and(Err(error));
+            }
+        }
+    }
+    result
+}

@@ -1,0 +1,282 @@
+//! The owner's half of a fetch: plan file ranges, park what must wait, wake it by the high watermark. No
+//! byte of a record is touched here; the connection's shard sends the ranges.
+
+use std::rc::Rc;
+
+use super::mesh::{CallHandle, ReplyTo};
+use super::messages::{
+    FetchPart, FetchReply, FetchRequest, FetchedData, FetchedPart, HurryFetch, Reply, Request,
+};
+use super::parked::{Asker, Parked, asker};
+use super::placement::PartitionKey;
+use super::{NO_OFFSET, Shard};
+use crate::base::clock;
+use crate::base::{Offset, ShardId};
+use crate::io::os::OsFiles;
+use crate::io::runtime::{Queue, spawn};
+use crate::log::{OffsetMetadata, Read, ReadError, ReadJob, ReadPlan};
+use crate::partition::{ReadOutcome, Waterline};
+use crate::wire::ErrorCode;
+
+/// What a request would return now.
+struct Planned {
+    parts: Vec<FetchedPart>,
+    starts: Vec<OffsetMetadata>,
+    bytes: u64,
+    urgent: bool,
+    /// Parts whose position must be looked up on the disk first.
+    cold: Vec<(usize, ReadJob<OsFiles>)>,
+}
+
+impl Shard {
+    pub(super) fn fetch(self: &Rc<Self>, reply_to: ReplyTo, request: FetchRequest) {
+        let mut planned = self.plan(&request);
+        if !planned.cold.is_empty() {
+            let mut reply_to = reply_to;
+            self.mesh.park(&mut reply_to);
+            let shard = self.clone();
+            spawn(Queue::Back, "cold fetch", async move {
+                let cold = std::mem::take(&mut planned.cold);
+                for (index, job) in cold {
+                    planned.parts[index] = shard.read_cold(&request, index, job).await;
+                }
+                shard.answer_fetch(reply_to, planned.parts);
+            })
+            .detach();
+            return;
+        }
+        match request.wait {
+            Some(wait) if planned.bytes < wait.bytes_min && !planned.urgent && !self.stopping.get() => {
+                let parked = Parked { reply_to, request, bytes_min: wait.bytes_min, starts: planned.starts };
+                self.park_fetch(wait.until, parked);
+            }
+            _ => self.answer_fetch(reply_to, planned.parts),
+        }
+    }
+
+    fn park_fetch(self: &Rc<Self>, until: clock::Monotonic, mut parked: Parked) {
+        self.mesh.park(&mut parked.reply_to);
+        self.counters.fetches_parked.increment();
+        let refused = self.parked.borrow_mut().park(until, parked).err();
+        match refused {
+            None => self.timers.consider(until),
+            Some(parked) => {
+                self.counters.fetches_refused.increment();
+                self.complete_fetch(*parked);
+            }
+        }
+    }
+
+    /// Answers the fetches that watch `key` and now have enough.
+    pub(super) fn wake_fetches(self: &Rc<Self>, key: PartitionKey) {
+        if !self.parked.borrow().purgatory.is_watched(&key) {
+            return;
+        }
+        let mut completed = Vec::new();
+        self.parked.borrow_mut().purgatory.check(&key, |_, parked| self.has_enough(parked), &mut completed);
+        self.complete_fetches(completed);
+    }
+
+    /// Answers all fetches that watch `key`, whatever there is: the partition goes away.
+    pub(super) fn release_fetches(self: &Rc<Self>, key: PartitionKey) {
+        let mut completed = Vec::new();
+        self.parked.borrow_mut().purgatory.drain_key(&key, &mut completed);
+        self.complete_fetches(completed);
+    }
+
+    pub(super) fn expire_fetches(self: &Rc<Self>, now: clock::Monotonic) {
+        let mut expired = Vec::new();
+        self.parked.borrow_mut().purgatory.advance(now, &mut expired);
+        self.complete_fetches(expired);
+    }
+
+    pub(super) fn hurry_fetch(self: &Rc<Self>, hurry: &HurryFetch) {
+        let parked = self.parked.borrow_mut().take(hurry.asker);
+        if let Some(parked) = parked {
+            self.complete_fetch(parked);
+        }
+    }
+
+    /// Asks `owner` to answer a pending fetch of this shard now.
+    pub async fn hurry(self: &Rc<Self>, owner: ShardId, call: CallHandle) {
+        let asker = Asker { shard: self.id, call: call.0 };
+        drop(self.send(owner, Request::HurryFetch(HurryFetch { asker })).await);
+    }
+
+    fn complete_fetches(self: &Rc<Self>, completed: Vec<Parked>) {
+        for parked in completed {
+            self.parked.borrow_mut().forget(&parked);
+            self.complete_fetch(parked);
+        }
+    }
+
+    fn complete_fetch(self: &Rc<Self>, parked: Parked) {
+        debug_assert!(asker(&parked.reply_to).shard.0 < self.shards());
+        let request = FetchRequest { wait: None, ..parked.request };
+        self.fetch(parked.reply_to, request);
+    }
+
+    fn has_enough(&self, parked: &Parked) -> bool {
+        if parked.bytes_min <= 1 {
+            return true;
+        }
+        let mut available = 0;
+        for (part, start) in parked.request.parts.iter().zip(&parked.starts) {
+            let Some(replica) = self.replica(part.key) else { return true };
+            let bytes = replica.with(|partition| partition.bytes_available(start, parked.request.waterline));
+            match bytes {
+                // Another segment, or an error to tell.
+                Ok(None) | Err(_) => return true,
+                Ok(Some(bytes)) => available += bytes.min(u64::from(part.bytes_max)),
+            }
+            if available >= parked.bytes_min {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn plan(&self, request: &FetchRequest) -> Planned {
+        let mut planned = Planned {
+            parts: Vec::with_capacity(request.parts.len()),
+            starts: Vec::with_capacity(request.parts.len()),
+            bytes: 0,
+            urgent: false,
+            cold: Vec::new(),
+        };
+        for (index, part) in request.parts.iter().enumerate() {
+            let left = u64::from(request.bytes_max).saturating_sub(planned.bytes) as u32;
+            // The first partition with data may exceed the limits by its first batch, or a consumer would
+            // never get past a batch that is larger than what it asks for.
+            let whole_first_batch = planned.bytes == 0;
+            let (fetched, start, cold) = self.plan_part(part, left, whole_first_batch, request.waterline);
+            planned.bytes += u64::from(fetched.bytes());
+            planned.urgent |= fetched.is_urgent();
+            planned.parts.push(fetched);
+            planned.starts.push(start);
+            planned.cold.extend(cold.map(|job| (index, job)));
+        }
+        planned
+    }
+
+    fn plan_part(
+        &self,
+        part: &FetchPart,
+        bytes_left: u32,
+        whole_first_batch: bool,
+        waterline: Waterline,
+    ) -> (FetchedPart, OffsetMetadata, Option<ReadJob<OsFiles>>) {
+        let start = OffsetMetadata { offset: part.offset, segment: part.offset, position: 0 };
+        let Some(replica) = self.replica(part.key) else {
+            return (failed(ErrorCode::UnknownTopicOrPartition), start, None);
+        };
+        let outcome = replica.with(|partition| {
+            if let Err(code) = partition.check_leader_epoch(part.current_leader_epoch) {
+                return (failed(code), start, None);
+            }
+            let bytes_max = part.bytes_max.min(bytes_left);
+            let head = FetchHead {
+                high_watermark: partition.high_watermark(),
+                last_stable: partition.last_stable(),
+                log_start: partition.log().log_start(),
+            };
+            let read =
+                partition.read(part.offset, part.last_fetched_epoch, bytes_max, whole_first_batch, waterline);
+            match read {
+                Ok(ReadOutcome::Read(Read::Plan(plan))) => {
+                    let start = plan.start;
+                    (head.data(plan), start, None)
+                }
+                Ok(ReadOutcome::Read(Read::NeedsDisk(job))) => (head.empty(), start, Some(job)),
+                Ok(ReadOutcome::Diverging { epoch, end }) => {
+                    let FetchHead { high_watermark, last_stable, log_start } = head;
+                    (
+                        FetchedPart::Diverging { epoch, end, high_watermark, last_stable, log_start },
+                        start,
+                        None,
+                    )
+                }
+                Err(error) => (head.failed(&error), start, None),
+            }
+        });
+        match outcome {
+            Ok(outcome) => outcome,
+            Err(code) => (failed(code), start, None),
+        }
+    }
+
+    /// Looks a position up on the disk, as often as the log asks for it.
+    async fn read_cold(&self, request: &FetchRequest, index: usize, job: ReadJob<OsFiles>) -> FetchedPart {
+        let mut job = job;
+        loop {
+            let outcome = self.settings.directories.threads.run("cold read plan", move || job.run()).await;
+            let Some(replica) = self.replica(request.parts[index].key) else {
+                return failed(ErrorCode::UnknownTopicOrPartition);
+            };
+            let next = replica.with(|partition| {
+                let head = FetchHead {
+                    high_watermark: partition.high_watermark(),
+                    last_stable: partition.last_stable(),
+                    log_start: partition.log().log_start(),
+                };
+                match partition.log_mut().finish_read(outcome) {
+                    Ok(Read::Plan(plan)) => Ok(head.data(plan)),
+                    Ok(Read::NeedsDisk(job)) => Err(job),
+                    // Truncated meanwhile: an empty answer, and the reader asks again.
+                    Err(ReadError::Stale) => Ok(head.empty()),
+                    Err(error) => Ok(head.failed(&error)),
+                }
+            });
+            match next {
+                Ok(Ok(fetched)) => return fetched,
+                Ok(Err(another)) => job = another,
+                Err(code) => return failed(code),
+            }
+        }
+    }
+
+    fn answer_fetch(&self, reply_to: ReplyTo, parts: Vec<FetchedPart>) {
+        self.mesh.push_reply(reply_to, Reply::Fetch(FetchReply { parts }));
+    }
+}
+
+/// What stands at the head of a partition's answer.
+struct FetchHead {
+    high_watermark: Offset,
+    last_stable: Offset,
+    log_start: Offset,
+}
+
+impl FetchHead {
+    fn data(self, plan: ReadPlan<OsFiles>) -> FetchedPart {
+        FetchedPart::Data(FetchedData {
+            high_watermark: self.high_watermark,
+            last_stable: self.last_stable,
+            log_start: self.log_start,
+            range: plan.range,
+            first_batch_bytes: plan.first_batch_bytes,
+        })
+    }
+
+    fn empty(self) -> FetchedPart {
+        FetchedPart::Data(FetchedData {
+            high_watermark: self.high_watermark,
+            last_stable: self.last_stable,
+            log_start: self.log_start,
+            range: None,
+            first_batch_bytes: 0,
+        })
+    }
+
+    fn failed(self, error: &ReadError) -> FetchedPart {
+        FetchedPart::Failed {
+            code: error.code(),
+            log_start: self.log_start,
+            high_watermark: self.high_watermark,
+        }
+    }
+}
+
+fn failed(code: ErrorCode) -> FetchedPart {
+    FetchedPart::Failed { code, log_start: NO_OFFSET, high_watermark: NO_OFFSET }
+}

@@ -1,0 +1,204 @@
+//! What runs beside the appends: each log's jobs and flushes on file threads, and the sweeps that carry the
+//! rules of time.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::Shard;
+use super::placement::PartitionKey;
+use super::replica::Replica;
+use crate::base::clock::{self, Monotonic};
+use crate::config::Durability;
+use crate::io::os::OsFiles;
+use crate::io::runtime::{Queue, spawn, yield_if_needed};
+use crate::log::{FlushJob, LogError};
+
+/// The period of the sweep that looks after flushes, idle memory and the longer periods.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+
+/// Write-back of a file starts when this much of it is dirty: then the kernel never has so much that it
+/// slows the writers down (FACTS A12).
+const WRITE_BACK_BYTES: u64 = 8 << 20;
+
+/// No file stays dirty for longer.
+const DIRTY_MAX: Duration = Duration::from_secs(30);
+
+impl Shard {
+    /// Starts what is due for `replica`'s log: its next job, a flush, write-back.
+    pub(super) fn look_for_jobs(self: &Rc<Self>, replica: &Rc<Replica>) {
+        let now = clock::now();
+        if !replica.job_runs.get() && replica.with(|partition| partition.log().has_job(now)) == Ok(true) {
+            self.run_jobs(replica.clone());
+        }
+        let many_dirty = replica.unflushed_bytes.get() >= WRITE_BACK_BYTES;
+        let flush = replica.with(|partition| match partition.flush_due(now) {
+            None if many_dirty => partition.start_flush(),
+            due => due,
+        });
+        if let Ok(Some(job)) = flush {
+            self.run_flush(replica.clone(), job);
+        }
+    }
+
+    fn run_jobs(self: &Rc<Self>, replica: Rc<Replica>) {
+        replica.job_runs.set(true);
+        let shard = self.clone();
+        spawn(Queue::Back, "log job", async move {
+            while let Ok(Some(job)) = replica.with(|partition| partition.log_mut().next_job(clock::now())) {
+                let outcome = shard.settings.directories.threads.run("log job", move || job.run()).await;
+                let finished = replica.with(|partition| partition.log_mut().finish(outcome, clock::now()));
+                if let Ok(Err(error)) = finished {
+                    shard.report_failure(&replica, &error);
+                    break;
+                }
+            }
+            replica.job_runs.set(false);
+        })
+        .detach();
+    }
+
+    fn run_flush(self: &Rc<Self>, replica: Rc<Replica>, job: FlushJob<OsFiles>) {
+        replica.unflushed_bytes.set(0);
+        let shard = self.clone();
+        let queue = match shard.settings.config.durability {
+            Durability::Fsync => Queue::Serve,
+            Durability::PageCache => Queue::Back,
+        };
+        spawn(queue, "flush", async move {
+            let directories = &shard.settings.directories;
+            let outcome = match shard.settings.config.durability {
+                Durability::Fsync => match directories.list[replica.directory].commit.flush(job).await {
+                    Some(outcome) => outcome,
+                    None => return,
+                },
+                Durability::PageCache => directories.threads.run("flush", move || job.run()).await,
+            };
+            let mut committed = Vec::new();
+            let finished =
+                replica.with(|partition| partition.finish_flush(outcome, clock::now(), &mut committed));
+            shard.finish_appends(committed);
+            match finished {
+                Ok(Ok(high_watermark_moved)) => {
+                    if high_watermark_moved {
+                        shard.wake_fetches(replica.key);
+                    }
+                    // What came while the disk was busy goes into the next flush.
+                    shard.look_for_jobs(&replica);
+                }
+                Ok(Err(error)) => shard.report_failure(&replica, &error),
+                // Closed meanwhile.
+                Err(_) => {}
+            }
+        })
+        .detach();
+    }
+
+    /// A disk error ends the directory's service on every shard; the rest goes on.
+    fn report_failure(self: &Rc<Self>, replica: &Replica, error: &LogError) {
+        tracing::error!(
+            partition = %replica.topic_partition,
+            directory = %self.settings.directories.path(replica.directory).display(),
+            "the log directory failed and goes offline: {error}"
+        );
+        let shard = self.clone();
+        let directory = replica.directory;
+        spawn(Queue::Control, "directory failure", async move {
+            shard.ask_all(|| super::messages::Request::DirectoryFailed(directory)).await;
+        })
+        .detach();
+    }
+}
+
+/// Starts the shard's sweep.
+pub(super) fn start_sweeps(shard: &Rc<Shard>) {
+    let shard = shard.clone();
+    spawn(Queue::Back, "sweep", async move {
+        let config = shard.config().clone();
+        let start = clock::monotonic();
+        let mut sweeps = Sweeps {
+            retention: Periodic::new(
+                start.plus(Duration::from_millis(config.log_initial_task_delay_ms)),
+                config.retention_check_interval_ms,
+            ),
+            producers: Periodic::new(start, config.producer_id_expiration_check_interval_ms),
+            dirty_since: HashMap::default(),
+        };
+        loop {
+            shard.sleep(SWEEP_EVERY).await;
+            if shard.stopping.get() {
+                return;
+            }
+            shard.sweep(&mut sweeps).await;
+        }
+    })
+    .detach();
+}
+
+struct Sweeps {
+    retention: Periodic,
+    producers: Periodic,
+    dirty_since: HashMap<PartitionKey, Monotonic, ahash::RandomState>,
+}
+
+struct Periodic {
+    next: Monotonic,
+    every: Duration,
+}
+
+impl Periodic {
+    fn new(first: Monotonic, every_ms: u64) -> Self {
+        Self { next: first, every: Duration::from_millis(every_ms.max(1)) }
+    }
+
+    fn is_due(&mut self, now: Monotonic) -> bool {
+        if now < self.next {
+            return false;
+        }
+        self.next = now.plus(self.every);
+        true
+    }
+}
+
+impl Shard {
+    async fn sweep(self: &Rc<Self>, sweeps: &mut Sweeps) {
+        let now = clock::now();
+        self.chunks.trim();
+        let retention = sweeps.retention.is_due(now.monotonic);
+        let producers = sweeps.producers.is_due(now.monotonic);
+        let replicas: Vec<Rc<Replica>> = self.replicas.borrow().values().cloned().collect();
+        for replica in replicas {
+            if replica.unflushed_bytes.get() > 0 {
+                let since = *sweeps.dirty_since.entry(replica.key).or_insert(now.monotonic);
+                if now.monotonic.since(since) >= DIRTY_MAX {
+                    sweeps.dirty_since.remove(&replica.key);
+                    self.write_back(&replica);
+                } else {
+                    self.look_for_jobs(&replica);
+                }
+            } else {
+                sweeps.dirty_since.remove(&replica.key);
+            }
+            if retention || producers {
+                // A closed or offline replica has nothing to sweep.
+                let _ = replica.with(|partition| {
+                    if retention {
+                        let high_watermark = partition.high_watermark();
+                        partition.log_mut().enforce_retention(high_watermark, now);
+                    }
+                    if producers {
+                        partition.log_mut().expire_producers(now);
+                    }
+                });
+                self.look_for_jobs(&replica);
+            }
+            yield_if_needed().await;
+        }
+    }
+
+    fn write_back(self: &Rc<Self>, replica: &Rc<Replica>) {
+        if let Ok(Some(job)) = replica.with(|partition| partition.start_flush()) {
+            self.run_flush(replica.clone(), job);
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! What crosses between shards: typed requests and their answers. Payload bytes are shared, never copied;
+//! an append's answer carries them home to the shard whose receive buffer they live in.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::placement::PartitionKey;
+use crate::base::clock::{Monotonic, Timestamp};
+use crate::base::{LeaderEpoch, Offset, ProducerId, TopicPartition};
+use crate::io::os::OsFiles;
+use crate::log::{FileRange, ProducerDescription, TimestampOffset};
+use crate::metadata::{self, Image, Refusal};
+use crate::partition::{Acks, AppendFailure, EpochEnd, Waterline};
+use crate::wire::ErrorCode;
+
+/// A request to the shard that owns something.
+pub enum Request {
+    Append(AppendRequest),
+    Fetch(FetchRequest),
+    /// Answers a parked fetch of the same asker now, with what there is.
+    HurryFetch(HurryFetch),
+    Offsets(Vec<OffsetQuery>),
+    EpochEnds(Vec<EpochQuery>),
+    DeleteRecords(Vec<(PartitionKey, Offset)>),
+    Producers(Vec<PartitionKey>),
+    LogSizes,
+    /// The cluster's new image; answered when this shard's partitions are as it says.
+    Publish(Arc<Image>),
+    /// A log directory has failed: its partitions go offline.
+    DirectoryFailed(usize),
+    /// Offsets for the checkpoint files.
+    Checkpoint,
+    /// To shard 0: the controller and the coordinators.
+    Control(ControlRequest),
+    /// Closes every log; nothing is served after it.
+    Stop,
+}
+
+/// The answers, each under its request's name.
+pub enum Reply {
+    Append(AppendReply),
+    Fetch(FetchReply),
+    Offsets(Vec<Result<OffsetAnswer, ErrorCode>>),
+    EpochEnds(Vec<Result<EpochEnd, ErrorCode>>),
+    DeleteRecords(Vec<Result<Offset, ErrorCode>>),
+    Producers(Vec<Result<Vec<ProducerDescription>, ErrorCode>>),
+    LogSizes(Vec<LogSize>),
+    Checkpoint(Vec<CheckpointEntry>),
+    Control(ControlReply),
+    /// For requests that have nothing to tell.
+    Done,
+}
+
+pub struct AppendRequest {
+    pub parts: Vec<AppendPart>,
+    pub acks: Acks,
+    pub produce_version: i16,
+    /// REQUEST_TIMED_OUT for what is not committed by then.
+    pub timeout: Duration,
+}
+
+pub struct AppendPart {
+    pub key: PartitionKey,
+    pub records: Bytes,
+}
+
+pub struct AppendReply {
+    /// In the order of the request's parts.
+    pub parts: Vec<Result<AppendAnswer, AppendFailure>>,
+    /// The payload, home again: dropping it here frees the receive buffer where it was borrowed.
+    pub spent: Vec<Bytes>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AppendAnswer {
+    pub base_offset: Offset,
+    /// [`Timestamp::NONE`] unless the topic stamps on append.
+    pub log_append_time: Timestamp,
+    pub log_start: Offset,
+}
+
+pub struct FetchRequest {
+    pub parts: Vec<FetchPart>,
+    pub waterline: Waterline,
+    pub bytes_max: u32,
+    /// `None`: answer at once.
+    pub wait: Option<FetchWait>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct FetchPart {
+    pub key: PartitionKey,
+    pub offset: Offset,
+    pub bytes_max: u32,
+    /// -1: not checked.
+    pub current_leader_epoch: LeaderEpoch,
+    /// -1: not told.
+    pub last_fetched_epoch: LeaderEpoch,
+}
+
+/// Park the fetch until it would return `bytes_min`, an error, or `until` has come.
+#[derive(Clone, Copy, Debug)]
+pub struct FetchWait {
+    pub bytes_min: u64,
+    pub until: Monotonic,
+}
+
+pub struct HurryFetch {
+    pub(super) asker: super::parked::Asker,
+}
+
+pub struct FetchReply {
+    /// In the order of the request's parts.
+    pub parts: Vec<FetchedPart>,
+}
+
+pub enum FetchedPart {
+    Data(FetchedData),
+    Diverging {
+        epoch: LeaderEpoch,
+        end: Offset,
+        high_watermark: Offset,
+        last_stable: Offset,
+        log_start: Offset,
+    },
+    Failed {
+        code: ErrorCode,
+        log_start: Offset,
+        high_watermark: Offset,
+    },
+}
+
+pub struct FetchedData {
+    pub high_watermark: Offset,
+    pub last_stable: Offset,
+    pub log_start: Offset,
+    /// `None`: nothing to read yet.
+    pub range: Option<FileRange<OsFiles>>,
+    /// Length of the first batch of `range`, the least that makes progress.
+    pub first_batch_bytes: u32,
+}
+
+impl FetchedPart {
+    pub fn bytes(&self) -> u32 {
+        match self {
+            FetchedPart::Data(FetchedData { range: Some(range), .. }) => range.length,
+            _ => 0,
+        }
+    }
+
+    /// An answer that must not wait: an error, or a reader that has to truncate.
+    pub fn is_urgent(&self) -> bool {
+        !matches!(self, FetchedPart::Data(_))
+    }
+}
+
+/// What ListOffsets asks of one partition.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OffsetQuery {
+    pub key: PartitionKey,
+    pub current_leader_epoch: LeaderEpoch,
+    pub target: OffsetTarget,
+    pub waterline: Waterline,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OffsetTarget {
+    Earliest,
+    Latest,
+    /// The record with the largest timestamp (KIP-734).
+    MaxTimestamp,
+    /// The first record at or after a time.
+    At(Timestamp),
+}
+
+/// `found` is `None` where no record answers (offset and timestamp -1 on the wire).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OffsetAnswer {
+    pub found: Option<TimestampOffset>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EpochQuery {
+    pub key: PartitionKey,
+    pub current_leader_epoch: LeaderEpoch,
+    pub epoch: LeaderEpoch,
+}
+
+/// The size of one partition's log, for DescribeLogDirs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LogSize {
+    pub directory: usize,
+    pub topic_partition: TopicPartition,
+    pub bytes: u64,
+}
+
+/// One line in each of a directory's checkpoint files.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CheckpointEntry {
+    pub directory: usize,
+    pub topic_partition: TopicPartition,
+    pub recovery_point: Offset,
+    pub high_watermark: Offset,
+    pub log_start: Offset,
+}
+
+/// What only shard 0 can answer.
+pub enum ControlRequest {
+    /// A change of the metadata: durable and applied on every shard when it is answered.
+    Command(metadata::Command),
+    /// A producer id that no one had before, ever.
+    ProducerId,
+}
+
+pub enum ControlReply {
+    Command(Result<metadata::Response, Refusal>),
+    ProducerId(Result<ProducerId, Refusal>),
+}

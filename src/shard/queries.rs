@@ -1,0 +1,116 @@
+//! The owner's half of the questions about a partition: offsets, epochs, producers, sizes.
+
+use std::rc::Rc;
+
+use super::Shard;
+use super::mesh::ReplyTo;
+use super::messages::{EpochQuery, LogSize, OffsetAnswer, OffsetQuery, OffsetTarget, Reply};
+use super::placement::PartitionKey;
+use crate::base::Offset;
+use crate::base::clock::Timestamp;
+use crate::io::os::OsFiles;
+use crate::io::runtime::{Queue, spawn};
+use crate::log::{OffsetLookup, ProducerDescription, TimeJob, TimestampOffset, TimestampTarget};
+use crate::partition::EpochEnd;
+use crate::wire::ErrorCode;
+
+enum Found {
+    Now(OffsetAnswer),
+    OnDisk { job: TimeJob<OsFiles>, bound: Offset },
+}
+
+impl Shard {
+    pub(super) fn find_offsets(self: &Rc<Self>, reply_to: ReplyTo, queries: Vec<OffsetQuery>) {
+        let mut answers = Vec::with_capacity(queries.len());
+        let mut on_disk = Vec::new();
+        for query in &queries {
+            match self.find_offset(query) {
+                Ok(Found::Now(answer)) => answers.push(Ok(answer)),
+                Ok(Found::OnDisk { job, bound }) => {
+                    on_disk.push((answers.len(), job, bound));
+                    answers.push(Ok(OffsetAnswer { found: None }));
+                }
+                Err(code) => answers.push(Err(code)),
+            }
+        }
+        if on_disk.is_empty() {
+            self.mesh.push_reply(reply_to, Reply::Offsets(answers));
+            return;
+        }
+        let shard = self.clone();
+        spawn(Queue::Back, "offset by time", async move {
+            for (index, job, bound) in on_disk {
+                let found = shard.settings.directories.threads.run("offset by time", move || job.run()).await;
+                answers[index] = match found {
+                    Ok(found) => Ok(OffsetAnswer { found: found.filter(|found| found.offset < bound) }),
+                    Err(error) => {
+                        tracing::warn!("a look-up by time failed: {error}");
+                        Err(ErrorCode::KafkaStorageError)
+                    }
+                };
+            }
+            shard.mesh.push_reply(reply_to, Reply::Offsets(answers));
+        })
+        .detach();
+    }
+
+    fn find_offset(&self, query: &OffsetQuery) -> Result<Found, ErrorCode> {
+        let replica = self.replica(query.key).ok_or(ErrorCode::UnknownTopicOrPartition)?;
+        replica.with(|partition| {
+            partition.check_leader_epoch(query.current_leader_epoch)?;
+            let bound = partition.upper_bound(query.waterline);
+            let log = partition.log();
+            let plain = |offset: Offset| {
+                let leader_epoch = log.epoch_of(offset).or(Some(partition.leader_epoch()));
+                let found = TimestampOffset { timestamp: Timestamp::NONE, offset, leader_epoch };
+                Found::Now(OffsetAnswer { found: Some(found) })
+            };
+            let target = match query.target {
+                OffsetTarget::Earliest => return Ok(plain(log.log_start())),
+                OffsetTarget::Latest => return Ok(plain(bound)),
+                OffsetTarget::MaxTimestamp => TimestampTarget::Max,
+                OffsetTarget::At(timestamp) => TimestampTarget::FirstAtOrAfter(timestamp),
+            };
+            Ok(match log.offset_for(target) {
+                OffsetLookup::Ready(found) => {
+                    Found::Now(OffsetAnswer { found: found.filter(|found| found.offset < bound) })
+                }
+                OffsetLookup::NeedsDisk(job) => Found::OnDisk { job, bound },
+            })
+        })?
+    }
+
+    pub(super) fn epoch_end(&self, query: &EpochQuery) -> Result<EpochEnd, ErrorCode> {
+        let replica = self.replica(query.key).ok_or(ErrorCode::UnknownTopicOrPartition)?;
+        replica.with(|partition| {
+            partition.check_leader_epoch(query.current_leader_epoch)?;
+            Ok(partition.epoch_end(query.epoch))
+        })?
+    }
+
+    pub(super) fn delete_records(
+        self: &Rc<Self>,
+        key: PartitionKey,
+        offset: Offset,
+    ) -> Result<Offset, ErrorCode> {
+        let replica = self.replica(key).ok_or(ErrorCode::UnknownTopicOrPartition)?;
+        let start = replica.with(|partition| partition.delete_records(offset))??;
+        self.look_for_jobs(&replica);
+        Ok(start)
+    }
+
+    pub(super) fn producers(&self, key: PartitionKey) -> Result<Vec<ProducerDescription>, ErrorCode> {
+        let replica = self.replica(key).ok_or(ErrorCode::UnknownTopicOrPartition)?;
+        replica.with(|partition| partition.log().producers().collect())
+    }
+
+    pub(super) fn log_sizes(&self) -> Vec<LogSize> {
+        let replicas = self.replicas.borrow();
+        let sizes = replicas.values().filter_map(|replica| {
+            let bytes = replica.with(|partition| partition.log().size()).ok()?;
+            let topic_partition = replica.topic_partition.clone();
+            Some(LogSize { directory: replica.directory, topic_partition, bytes })
+        });
+        sizes.collect()
+    }
+}

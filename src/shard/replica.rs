@@ -1,0 +1,69 @@
+//! A shard's table entry for one partition: where its files are and whether it can serve.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use super::appends::AppendToken;
+use super::placement::PartitionKey;
+use crate::base::TopicPartition;
+use crate::io::os::OsFiles;
+use crate::partition::Partition;
+use crate::wire::ErrorCode;
+
+pub(super) type LivePartition = Partition<OsFiles, AppendToken>;
+
+pub(super) struct Replica {
+    pub(super) key: PartitionKey,
+    pub(super) topic_partition: TopicPartition,
+    /// Index of its log directory.
+    pub(super) directory: usize,
+    pub(super) state: RefCell<ReplicaState>,
+    /// In the list of this turn.
+    pub(super) is_dirty: Cell<bool>,
+    /// A job of its log is on a file thread.
+    pub(super) job_runs: Cell<bool>,
+    /// Bytes appended since the last flush began.
+    pub(super) unflushed_bytes: Cell<u64>,
+}
+
+pub(super) enum ReplicaState {
+    /// A file thread opens its log.
+    Opening,
+    Online(Box<LivePartition>),
+    /// Its directory has failed.
+    Offline,
+    /// Closed or deleted; what still holds the entry finds nothing.
+    Closed,
+}
+
+impl Replica {
+    pub(super) fn new(key: PartitionKey, topic_partition: TopicPartition, directory: usize) -> Rc<Self> {
+        Rc::new(Self {
+            key,
+            topic_partition,
+            directory,
+            state: RefCell::new(ReplicaState::Opening),
+            is_dirty: Cell::new(false),
+            job_runs: Cell::new(false),
+            unflushed_bytes: Cell::new(0),
+        })
+    }
+
+    /// Runs `act` on the partition if it can serve, else says why not.
+    pub(super) fn with<R>(&self, act: impl FnOnce(&mut LivePartition) -> R) -> Result<R, ErrorCode> {
+        match &mut *self.state.borrow_mut() {
+            ReplicaState::Online(partition) => Ok(act(partition)),
+            ReplicaState::Opening => Err(ErrorCode::NotLeaderOrFollower),
+            ReplicaState::Offline => Err(ErrorCode::KafkaStorageError),
+            ReplicaState::Closed => Err(ErrorCode::UnknownTopicOrPartition),
+        }
+    }
+
+    /// Takes the partition out, leaving `next`.
+    pub(super) fn take(&self, next: ReplicaState) -> Option<LivePartition> {
+        match std::mem::replace(&mut *self.state.borrow_mut(), next) {
+            ReplicaState::Online(partition) => Some(*partition),
+            _ => None,
+        }
+    }
+}
