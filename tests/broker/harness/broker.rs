@@ -1,0 +1,270 @@
+//! A broker's process with its own data directory and port.
+//!
+//! With `KURING_TEST_BROKER=kafka` in the environment every test gets a real Apache Kafka instead, through
+//! `tests/clients/kafka-real`: that is how the expected values of these tests were found. Properties that start
+//! with `kuring.` are then left out.
+
+use std::io::{BufRead as _, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+use super::PATIENCE;
+
+const LOG_LINES_SHOWN: usize = 60;
+
+pub struct Broker {
+    process: Option<Process>,
+    directory: TempDir,
+    settings: Vec<(String, String)>,
+    shards: usize,
+    bootstrap: String,
+    ready_line: String,
+    log: Log,
+}
+
+enum Process {
+    Kuring(Child),
+    Kafka,
+}
+
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<String>>>);
+
+impl Broker {
+    /// Two shards and the defaults.
+    pub fn start() -> Self {
+        Self::with(2, &[])
+    }
+
+    /// `settings` are broker properties; a `~` in a value stands for the broker's own temporary directory.
+    pub fn with(shards: usize, settings: &[(&str, &str)]) -> Self {
+        let directory =
+            tempfile::Builder::new().prefix("kuring-test-").tempdir().expect("a temporary directory");
+        let own = directory.path().to_string_lossy().into_owned();
+        let settings =
+            settings.iter().map(|(name, value)| (name.to_string(), value.replace('~', &own))).collect();
+        let mut broker = Self {
+            process: None,
+            directory,
+            settings,
+            shards,
+            bootstrap: String::new(),
+            ready_line: String::new(),
+            log: Log::default(),
+        };
+        broker.launch();
+        broker
+    }
+
+    pub fn is_kafka() -> bool {
+        std::env::var("KURING_TEST_BROKER").is_ok_and(|name| name == "kafka")
+    }
+
+    pub fn bootstrap(&self) -> &str {
+        &self.bootstrap
+    }
+
+    /// What kuring printed when it was ready.
+    pub fn ready_line(&self) -> &str {
+        &self.ready_line
+    }
+
+    /// The log directory.
+    pub fn data(&self) -> PathBuf {
+        self.directory.path().join("data")
+    }
+
+    pub fn log(&self) -> String {
+        match &self.process {
+            Some(Process::Kafka) => {
+                std::fs::read_to_string(self.directory.path().join("server.log")).unwrap_or_default()
+            }
+            _ => self.log.0.lock().expect("no thread panics with the log").join("\n"),
+        }
+    }
+
+    /// SIGTERM; how the process ended and how long that took.
+    pub fn terminate(&mut self) -> (ExitStatus, Duration) {
+        let start = Instant::now();
+        match self.process.take().expect("the broker runs") {
+            Process::Kuring(mut child) => {
+                signal(&child, rustix::process::Signal::TERM);
+                (self.wait(&mut child), start.elapsed())
+            }
+            Process::Kafka => (self.kafka_real(&["stop"]).status().expect("kafka-real"), start.elapsed()),
+        }
+    }
+
+    /// SIGKILL: what the process had not given to the kernel is lost.
+    pub fn kill(&mut self) {
+        match self.process.take().expect("the broker runs") {
+            Process::Kuring(mut child) => {
+                child.kill().expect("the child is ours");
+                child.wait().expect("the child is ours");
+            }
+            Process::Kafka => drop(self.kafka_real(&["kill"]).status().expect("kafka-real")),
+        }
+    }
+
+    /// Starts a stopped broker on the data and the port that it had.
+    pub fn start_again(&mut self, shards: usize) {
+        assert!(self.process.is_none(), "stop it first");
+        self.shards = shards;
+        self.launch();
+    }
+
+    pub fn is_alive(&mut self) -> bool {
+        match &mut self.process {
+            Some(Process::Kuring(child)) => matches!(child.try_wait(), Ok(None)),
+            Some(Process::Kafka) => true,
+            None => false,
+        }
+    }
+
+    /// Runs `kuring` with these arguments against this broker, fed with `input`; its standard output.
+    pub fn kuring(&self, arguments: &[&str], input: &[u8]) -> Vec<u8> {
+        let (status, output, errors) = kuring(arguments, &["--bootstrap", &self.bootstrap], input);
+        assert!(status.success(), "kuring {arguments:?}: {status}\n{errors}");
+        output
+    }
+
+    fn launch(&mut self) {
+        if Self::is_kafka() { self.launch_kafka() } else { self.launch_kuring() }
+    }
+
+    fn launch_kuring(&mut self) {
+        let port = self.bootstrap.rsplit_once(':').map_or("0", |(_, port)| port).to_string();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kuring"));
+        command.current_dir(self.directory.path()).arg("serve");
+        let mut set = |name: &str, value: &str| {
+            command.arg("--set").arg(format!("{name}={value}"));
+        };
+        set("listeners", &format!("PLAINTEXT://127.0.0.1:{port}"));
+        set("log.dirs", &self.data().to_string_lossy());
+        set("kuring.shards", &self.shards.to_string());
+        for (name, value) in &self.settings {
+            set(name, value);
+        }
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary was built for this test");
+        let (ready, is_ready) = channel();
+        self.log.follow(child.stdout.take().expect("piped"), Some(ready));
+        self.log.follow(child.stderr.take().expect("piped"), None);
+        let line = is_ready.recv_timeout(PATIENCE);
+        self.process = Some(Process::Kuring(child));
+        self.ready_line = match line {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Timeout) => panic!("no ready line within {PATIENCE:?}\n{}", self.log()),
+            Err(RecvTimeoutError::Disconnected) => panic!("kuring ended before it was ready\n{}", self.log()),
+        };
+        self.bootstrap = self
+            .ready_line
+            .split([',', ' '])
+            .find(|word| word.starts_with("127.0.0.1:"))
+            .unwrap_or_else(|| panic!("no bootstrap address in {:?}", self.ready_line))
+            .to_string();
+    }
+
+    fn launch_kafka(&mut self) {
+        let mut command = self.kafka_real(&["start"]);
+        if let Some((_, port)) = self.bootstrap.rsplit_once(':') {
+            command.args(["--port", port]);
+        }
+        let own = self.settings.iter().filter(|(name, _)| !name.starts_with("kuring."));
+        command.args(own.map(|(name, value)| format!("{name}={value}")));
+        let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().expect("kafka-real");
+        assert!(output.status.success(), "kafka-real start: {}", output.status);
+        self.bootstrap = String::from_utf8_lossy(&output.stdout).trim().to_string();
+        self.process = Some(Process::Kafka);
+    }
+
+    fn kafka_real(&self, arguments: &[&str]) -> Command {
+        let mut command =
+            Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/kafka-real"));
+        command.args(arguments).arg(self.directory.path());
+        command
+    }
+
+    fn wait(&self, child: &mut Child) -> ExitStatus {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = child.try_wait().expect("the child is ours") {
+                return status;
+            }
+            if start.elapsed() > PATIENCE {
+                // The child would outlive the test otherwise.
+                let _ = child.kill();
+                panic!("the broker did not end within {PATIENCE:?}\n{}", self.log());
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = self.log();
+            let lines: Vec<&str> = log.lines().collect();
+            let from = lines.len().saturating_sub(LOG_LINES_SHOWN);
+            eprintln!("--- the broker's last lines\n{}\n---", lines[from..].join("\n"));
+        }
+        match self.process.take() {
+            Some(Process::Kuring(mut child)) => {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+            Some(Process::Kafka) => drop(self.kafka_real(&["kill"]).status()),
+            None => {}
+        }
+    }
+}
+
+impl Log {
+    /// Keeps every line of `stream`; the first that says the broker is ready also goes to `ready`.
+    fn follow(&self, stream: impl Read + Send + 'static, mut ready: Option<Sender<String>>) {
+        let log = self.clone();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stream).lines().map_while(Result::ok) {
+                if line.starts_with("kuring ready") {
+                    let waiting = ready.take();
+                    let _ = waiting.map(|waiting| waiting.send(line.clone()));
+                }
+                log.0.lock().expect("no thread panics with the log").push(line);
+            }
+        });
+    }
+}
+
+/// Runs `kuring` to its end: how it ended, its output, what it said on standard error.
+pub fn kuring(arguments: &[&str], more: &[&str], input: &[u8]) -> (ExitStatus, Vec<u8>, String) {
+    use std::io::Write as _;
+    let mut child = Command::new(env!("CARGO_BIN_EXE_kuring"))
+        .args(arguments)
+        .args(more)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary was built for this test");
+    let mut stdin = child.stdin.take().expect("piped");
+    let input = input.to_vec();
+    let feeder = std::thread::spawn(move || drop(stdin.write_all(&input)));
+    let output = child.wait_with_output().expect("the child is ours");
+    feeder.join().expect("the feeder only writes");
+    (output.status, output.stdout, String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+fn signal(child: &Child, signal: rustix::process::Signal) {
+    let pid = rustix::process::Pid::from_child(child);
+    rustix::process::kill_process(pid, signal).expect("the child is ours and not yet waited for");
+}

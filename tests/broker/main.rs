@@ -1,0 +1,10 @@
+//! A running broker seen by its clients: librdkafka and a raw socket. One program, so that the harness is built once
+//! and what no test uses is noticed. `KURING_TEST_BROKER=kafka` runs the same tests against Apache Kafka.
+
+mod fetch;
+mod groups;
+mod harness;
+mod produce;
+mod protocol;
+mod restart;
+mod topics;
