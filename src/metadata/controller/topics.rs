@@ -16,19 +16,23 @@ use crate::base::{BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicName};
 use crate::wire::ErrorCode;
 
 /// All topics of a request together; the same bound as Kafka's.
-const PARTITIONS_PER_COMMAND_MAX: usize = 10_000;
+const PARTITIONS_PER_COMMAND_MAX: i64 = 10_000;
 
 /// Kafka's own metadata log, which clients may not make.
 const CLUSTER_METADATA_TOPIC: &str = "__cluster_metadata";
 
 impl Controller {
     pub(super) fn create_topics(&mut self, image: &Image, request: CreateTopics) -> Result<Outcome, Refusal> {
+        check_total(request.topics.iter().map(|topic| match topic.partitions {
+            -1 if !topic.assignment.is_empty() => topic.assignment.len() as i64,
+            -1 => i64::from(self.settings.default_partitions),
+            partitions => i64::from(partitions),
+        }))?;
         let repeated = repeated(request.topics.iter().map(|topic| topic.name.as_str()));
         let mut records = Vec::new();
         let mut results: Vec<(String, Result<CreatedTopic, Refusal>)> = Vec::new();
         let mut answered = BTreeSet::new();
         let mut collision_keys = BTreeSet::new();
-        let mut partitions = 0;
         for topic in &request.topics {
             if !answered.insert(topic.name.as_str()) {
                 continue;
@@ -39,15 +43,11 @@ impl Controller {
                 self.plan_topic(image, topic, &collision_keys)
             };
             let result = planned.map(|plan| {
-                partitions += plan.created.partitions as usize;
                 records.extend(plan.records);
                 collision_keys.extend(names::collision_key(&topic.name));
                 plan.created
             });
             results.push((topic.name.clone(), result));
-            if partitions > PARTITIONS_PER_COMMAND_MAX {
-                return Err(too_many_partitions());
-            }
         }
         if request.validate_only {
             records.clear();
@@ -102,6 +102,10 @@ impl Controller {
         image: &Image,
         request: CreatePartitions,
     ) -> Result<Outcome, Refusal> {
+        check_total(request.topics.iter().map(|topic| {
+            let current = image.topic(&topic.name).map_or(0, |found| found.partitions.len());
+            i64::from(topic.count) - current as i64
+        }))?;
         let repeated = repeated(request.topics.iter().map(|topic| topic.name.as_str()));
         let mut records = Vec::new();
         let mut results = Vec::new();
@@ -116,9 +120,6 @@ impl Controller {
                 self.plan_partitions(image, topic)
             };
             results.push((topic.name.clone(), result.map(|new| records.extend(new))));
-            if records.len() > PARTITIONS_PER_COMMAND_MAX {
-                return Err(too_many_partitions());
-            }
         }
         if request.validate_only {
             records.clear();
@@ -180,9 +181,6 @@ impl Controller {
                 ),
             ));
         }
-        if partitions as usize > PARTITIONS_PER_COMMAND_MAX {
-            return Err(too_many_partitions());
-        }
         self.place(image, 0..partitions as usize, factor as usize, None)
     }
 
@@ -232,9 +230,6 @@ impl Controller {
             return Err(Refusal::new(ErrorCode::InvalidPartitions, text));
         }
         let added = wanted - current;
-        if added > PARTITIONS_PER_COMMAND_MAX {
-            return Err(too_many_partitions());
-        }
         let assignment = match &topic.assignment {
             Some(assignment) => {
                 if assignment.len() != added {
@@ -383,9 +378,15 @@ fn unknown_topic(name: &str) -> Refusal {
     Refusal::new(ErrorCode::UnknownTopicOrPartition, format!("There is no topic '{name}'."))
 }
 
-fn too_many_partitions() -> Refusal {
-    let text = format!("One request makes at most {PARTITIONS_PER_COMMAND_MAX} partitions.");
-    Refusal::new(ErrorCode::PolicyViolation, text)
+/// Refuses a request that asks for too many new partitions, all its topics together. Topics that will be
+/// refused anyway count too, as in Kafka.
+fn check_total(partitions: impl Iterator<Item = i64>) -> Result<(), Refusal> {
+    let total: i64 = partitions.map(|count| count.max(0)).sum();
+    if total <= PARTITIONS_PER_COMMAND_MAX {
+        return Ok(());
+    }
+    let text = format!("One request makes at most {PARTITIONS_PER_COMMAND_MAX} partitions, not {total}.");
+    Err(Refusal::new(ErrorCode::PolicyViolation, text))
 }
 
 #[cfg(test)]

@@ -118,6 +118,19 @@ fn one_refused_topic_does_not_stop_the_others() {
 }
 
 #[test]
+fn too_many_partitions_refuse_the_whole_request() {
+    let mut cluster = Cluster::of(1);
+    let topics = vec![topic("small"), NewTopic { partitions: 9_998, ..topic("large") }];
+    let request = CreateTopics { topics, validate_only: false };
+    let refusal = cluster.run(Command::CreateTopics(request)).unwrap_err();
+    assert_eq!(refusal.code, ErrorCode::PolicyViolation);
+    assert_eq!(
+        create(&mut cluster, NewTopic { partitions: 9_997, ..topic("large") }).unwrap().partitions,
+        9_997
+    );
+}
+
+#[test]
 fn configs_of_a_new_topic_are_set_on_it() {
     let mut cluster = Cluster::of(1);
     let configs = vec![("retention.ms".into(), Some("77".into()))];
