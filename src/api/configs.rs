@@ -19,13 +19,14 @@ use kafka_protocol::messages::{
 };
 use kafka_protocol::protocol::StrBytes;
 
+use super::Client;
 use crate::base::BrokerId;
 use crate::config::{
     AlterError, Alteration, BrokerConfig, ConfigSource, Kind, Levels, Operation, Overrides, Row, Scope,
 };
 use crate::metadata::{
-    AlterConfigs, ConfigChange, ConfigEdit, ConfigOp, ConfigResource, ConfigRules, Image, Refusal,
-    check_topic_name,
+    AlterConfigs, Command, ConfigChange, ConfigEdit, ConfigOp, ConfigResource, ConfigRules, Image, Refusal,
+    Response, check_topic_name,
 };
 use crate::wire::ErrorCode;
 
@@ -38,8 +39,38 @@ mod resource_type {
     pub const GROUP: i8 = 32;
 }
 
-/// Answers DescribeConfigs 1–4.
-pub fn describe(
+/// Serves DescribeConfigs 1–4.
+pub async fn handle_describe(client: &Client, request: DescribeConfigsRequest) -> DescribeConfigsResponse {
+    describe(request, &client.shard.image(), client.shard.config())
+}
+
+/// Serves ListConfigResources 0–1.
+pub async fn handle_list(
+    client: &Client,
+    version: i16,
+    request: ListConfigResourcesRequest,
+) -> ListConfigResourcesResponse {
+    list_resources(&request, version, &client.shard.image())
+}
+
+/// Serves AlterConfigs 0–2.
+pub async fn handle_alter(client: &Client, request: AlterConfigsRequest) -> AlterConfigsResponse {
+    let mut plan = AlterPlan::replace(request, &client.shard.image(), client.shard.config());
+    plan.carry_out(client).await;
+    plan.into_response()
+}
+
+/// Serves IncrementalAlterConfigs 0–1.
+pub async fn handle_incremental_alter(
+    client: &Client,
+    request: IncrementalAlterConfigsRequest,
+) -> IncrementalAlterConfigsResponse {
+    let mut plan = AlterPlan::incremental(request, &client.shard.image(), client.shard.config());
+    plan.carry_out(client).await;
+    plan.into_incremental_response()
+}
+
+fn describe(
     request: DescribeConfigsRequest,
     image: &Image,
     config: &BrokerConfig,
@@ -63,8 +94,7 @@ pub fn describe(
     DescribeConfigsResponse::default().with_results(results)
 }
 
-/// Answers ListConfigResources 0–1.
-pub fn list_resources(
+fn list_resources(
     request: &ListConfigResourcesRequest,
     version: i16,
     image: &Image,
@@ -104,10 +134,10 @@ struct Answer {
 }
 
 /// What the controller answers for one resource.
-pub type Decision = (ConfigResource, Result<(), Refusal>);
+type Decision = (ConfigResource, Result<(), Refusal>);
 
 /// An alteration after its first check: what is already refused, and the command for the rest.
-pub struct AlterPlan {
+struct AlterPlan {
     answers: Vec<Answer>,
     /// The answer that each change of the command decides.
     decided: Vec<usize>,
@@ -115,8 +145,8 @@ pub struct AlterPlan {
 }
 
 impl AlterPlan {
-    /// Reads AlterConfigs 0–2.
-    pub fn replace(request: AlterConfigsRequest, image: &Image, config: &BrokerConfig) -> Self {
+    /// Reads AlterConfigs.
+    fn replace(request: AlterConfigsRequest, image: &Image, config: &BrokerConfig) -> Self {
         let edits = request.resources.into_iter().map(|resource| {
             let values: Vec<_> = resource
                 .configs
@@ -134,12 +164,8 @@ impl AlterPlan {
         Self::of(edits.collect(), request.validate_only)
     }
 
-    /// Reads IncrementalAlterConfigs 0–1.
-    pub fn incremental(
-        request: IncrementalAlterConfigsRequest,
-        image: &Image,
-        config: &BrokerConfig,
-    ) -> Self {
+    /// Reads IncrementalAlterConfigs.
+    fn incremental(request: IncrementalAlterConfigsRequest, image: &Image, config: &BrokerConfig) -> Self {
         let edits = request.resources.into_iter().map(|resource| {
             let steps = resource.configs.into_iter().map(|config| {
                 let Some(operation) = Operation::from_wire(config.config_operation) else {
@@ -162,13 +188,21 @@ impl AlterPlan {
         Self::of(edits.collect(), request.validate_only)
     }
 
+    /// Has the controller make the changes that are left.
+    async fn carry_out(&mut self, client: &Client) {
+        if let Some(command) = self.command() {
+            let response = client.command(Command::AlterConfigs(command)).await;
+            self.decide(response.map(Response::configs_altered));
+        }
+    }
+
     /// What is left for the controller; `None` if everything is answered.
-    pub fn command(&self) -> Option<AlterConfigs> {
+    fn command(&self) -> Option<AlterConfigs> {
         (!self.command.changes.is_empty()).then(|| self.command.clone())
     }
 
     /// Takes in what the controller said.
-    pub fn decide(&mut self, decisions: Result<Vec<Decision>, Refusal>) {
+    fn decide(&mut self, decisions: Result<Vec<Decision>, Refusal>) {
         match decisions {
             Ok(decisions) => {
                 for (resource, result) in decisions {
@@ -187,7 +221,7 @@ impl AlterPlan {
     }
 
     /// The answer to AlterConfigs.
-    pub fn into_response(self) -> AlterConfigsResponse {
+    fn into_response(self) -> AlterConfigsResponse {
         let show = |answer: Answer| {
             let (code, message) = code_and_message(answer.result);
             alter_configs_response::AlterConfigsResourceResponse::default()
@@ -200,7 +234,7 @@ impl AlterPlan {
     }
 
     /// The answer to IncrementalAlterConfigs.
-    pub fn into_incremental_response(self) -> IncrementalAlterConfigsResponse {
+    fn into_incremental_response(self) -> IncrementalAlterConfigsResponse {
         let show = |answer: Answer| {
             let (code, message) = code_and_message(answer.result);
             incremental_alter_configs_response::AlterConfigsResourceResponse::default()

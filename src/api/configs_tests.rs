@@ -9,7 +9,7 @@ use super::*;
 use crate::base::random::Random;
 use crate::config::Source;
 use crate::metadata::{
-    Command, Controller, ControllerSettings, CreateTopics, IdSource, NewTopic, RegisterBroker, State,
+    Controller, ControllerSettings, CreateTopics, IdSource, NewTopic, RegisterBroker, State,
 };
 
 const TOPIC: i8 = resource_type::TOPIC;
@@ -63,7 +63,7 @@ impl Node {
         node
     }
 
-    fn run(&mut self, command: Command) -> Result<crate::metadata::Response, Refusal> {
+    fn run(&mut self, command: Command) -> Result<Response, Refusal> {
         let outcome = self.controller.handle(self.state.image(), command)?;
         self.index += 1;
         self.state.apply(self.index, &outcome.records).unwrap();

@@ -113,6 +113,16 @@ pub async fn serve(client: &Rc<Client>, header: &RequestHeader, body: Bytes) -> 
         ApiKey::InitProducerId => {
             typed(header, &body, |request| init_producer_id::handle(client, request)).await
         }
+        ApiKey::DescribeConfigs => {
+            typed(header, &body, |request| configs::handle_describe(client, request)).await
+        }
+        ApiKey::AlterConfigs => typed(header, &body, |request| configs::handle_alter(client, request)).await,
+        ApiKey::IncrementalAlterConfigs => {
+            typed(header, &body, |request| configs::handle_incremental_alter(client, request)).await
+        }
+        ApiKey::ListConfigResources => {
+            typed(header, &body, |request| configs::handle_list(client, version, request)).await
+        }
         _ => Outcome::Close(CloseReason::NoHandler { api: header.api.name }),
     }
 }

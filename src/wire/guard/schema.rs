@@ -64,6 +64,7 @@ pub fn of(key: ApiKey) -> Option<&'static [Field]> {
         ApiKey::OffsetDelete => OFFSET_DELETE,
         ApiKey::DescribeCluster => DESCRIBE_CLUSTER,
         ApiKey::DescribeProducers => TOPICS_WITH_PARTITIONS,
+        ApiKey::ListConfigResources => LIST_CONFIG_RESOURCES,
         ApiKey::DescribeTopicPartitions => DESCRIBE_TOPIC_PARTITIONS,
         _ => return None,
     })
@@ -211,6 +212,8 @@ const OFFSET_DELETE: &[Field] =
     &[all(STRING), all(Kind::Array(&[all(STRING), all(Kind::Array(&[all(INT32)]))]))];
 
 const DESCRIBE_CLUSTER: &[Field] = &[all(BOOL), since(1, INT8), since(2, BOOL)];
+
+const LIST_CONFIG_RESOURCES: &[Field] = &[since(1, Kind::ArrayOf(&INT8))];
 
 const DESCRIBE_TOPIC_PARTITIONS: &[Field] =
     &[all(Kind::Array(&[all(STRING)])), all(INT32), all(Kind::NullableStruct(&[all(STRING), all(INT32)]))];

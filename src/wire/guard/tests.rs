@@ -40,6 +40,7 @@ macro_rules! with_request {
             ApiKey::OffsetDelete => $call!(messages::OffsetDeleteRequest),
             ApiKey::DescribeCluster => $call!(messages::DescribeClusterRequest),
             ApiKey::DescribeProducers => $call!(messages::DescribeProducersRequest),
+            ApiKey::ListConfigResources => $call!(messages::ListConfigResourcesRequest),
             ApiKey::DescribeTopicPartitions => $call!(messages::DescribeTopicPartitionsRequest),
             key => panic!("{key:?} has no request type here"),
         }
