@@ -150,15 +150,16 @@ async fn run_shard(lanes: Lanes, settings: Settings, accepted: Mailbox<Accepted>
     let shard = Shard::start(lanes, settings);
     let connections = Connections::start(&shard, accepted);
     if orders.drain.await.is_ok() {
-        drain(&connections).await;
+        drain(&shard, &connections).await;
         let _ = orders.drained.send(());
         let _ = orders.exit.await;
     }
 }
 
 /// Lets connections finish what is in service, then cuts the rest.
-async fn drain(connections: &Connections) {
+async fn drain(shard: &Rc<Shard>, connections: &Connections) {
     connections.drain();
+    shard.release_all_fetches();
     let deadline = clock::monotonic().plus(DRAIN_MAX);
     while !connections.is_empty() && clock::monotonic() < deadline {
         sleep(DRAIN_POLL).await;
@@ -304,7 +305,7 @@ impl Leader {
             drained.push(line.drained);
             exits.push(line.exit);
         }
-        drain(connections).await;
+        drain(shard, connections).await;
         for report in drained {
             let _ = report.await;
         }

@@ -84,6 +84,15 @@ impl Shard {
         self.complete_fetches(completed);
     }
 
+    /// From here on no fetch waits: the broker stops, and its connections are to end.
+    pub fn release_all_fetches(self: &Rc<Self>) {
+        self.stopping.set(true);
+        let keys: Vec<PartitionKey> = self.replicas.borrow().keys().copied().collect();
+        for key in keys {
+            self.release_fetches(key);
+        }
+    }
+
     pub(super) fn expire_fetches(self: &Rc<Self>, now: clock::Monotonic) {
         let mut expired = Vec::new();
         self.parked.borrow_mut().purgatory.advance(now, &mut expired);

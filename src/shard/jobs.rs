@@ -21,6 +21,9 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// slows the writers down (FACTS A12).
 const WRITE_BACK_BYTES: u64 = 8 << 20;
 
+/// How often every log is asked for work that came due by itself, as the removal of old files.
+const UPKEEP_EVERY_MS: u64 = 5_000;
+
 /// No file stays dirty for longer.
 const DIRTY_MAX: Duration = Duration::from_secs(30);
 
@@ -122,6 +125,7 @@ pub(super) fn start_sweeps(shard: &Rc<Shard>) {
                 config.retention_check_interval_ms,
             ),
             producers: Periodic::new(start, config.producer_id_expiration_check_interval_ms),
+            upkeep: Periodic::new(start, UPKEEP_EVERY_MS),
             dirty_since: HashMap::default(),
         };
         loop {
@@ -138,6 +142,7 @@ pub(super) fn start_sweeps(shard: &Rc<Shard>) {
 struct Sweeps {
     retention: Periodic,
     producers: Periodic,
+    upkeep: Periodic,
     dirty_since: HashMap<PartitionKey, Monotonic, ahash::RandomState>,
 }
 
@@ -166,6 +171,7 @@ impl Shard {
         self.chunks.trim();
         let retention = sweeps.retention.is_due(now.monotonic);
         let producers = sweeps.producers.is_due(now.monotonic);
+        let upkeep = sweeps.upkeep.is_due(now.monotonic);
         let replicas: Vec<Rc<Replica>> = self.replicas.borrow().values().cloned().collect();
         for replica in replicas {
             if replica.unflushed_bytes.get() > 0 {
@@ -190,6 +196,8 @@ impl Shard {
                         partition.log_mut().expire_producers(now);
                     }
                 });
+            }
+            if retention || producers || upkeep {
                 self.look_for_jobs(&replica);
             }
             yield_if_needed().await;
