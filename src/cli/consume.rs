@@ -1,13 +1,12 @@
 //! `kuring consume`.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
 use super::output::{Failure, Output};
-use super::{ConnectArguments, json};
+use super::{ConnectArguments, interrupt_flag, json};
 use crate::base::clock::Timestamp;
 use crate::base::{Offset, PartitionIndex, TopicName, TopicPartition};
 use crate::client::consumer::{Consumer, ConsumerConfig, ConsumerRecord, Start};
@@ -90,7 +89,7 @@ fn parse_offset(text: &str) -> Result<From, String> {
 }
 
 pub fn run(arguments: ConsumeArguments) -> Result<(), Failure> {
-    let interrupt = Arc::new(AtomicBool::new(false));
+    let interrupt = interrupt_flag()?;
     let mut config = ConsumerConfig::new(arguments.connect.config());
     config.group = arguments.group.clone();
     config.reset = Some(if arguments.from_beginning { OffsetAt::Earliest } else { OffsetAt::Latest });

@@ -11,11 +11,14 @@ mod serve;
 mod topic;
 
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::client::{ClientError, Cluster, ClusterConfig};
+use crate::io::signal;
 use output::Failure;
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed (one line on standard error says why), 2 wrong usage.";
@@ -113,6 +116,16 @@ fn completions(shell: clap_complete::Shell) -> Result<(), Failure> {
     let mut out = output::Output::stdout();
     out.write(&script)?;
     out.finish()
+}
+
+/// A flag that SIGINT and SIGTERM set, so that a command can end well; the second signal ends it at once. To
+/// be called before any thread is started.
+fn interrupt_flag() -> Result<Arc<AtomicBool>, Failure> {
+    let flag = Arc::new(AtomicBool::new(false));
+    let set = flag.clone();
+    let waiting = signal::block().and_then(|()| signal::on_stop(move |_| set.store(true, Ordering::Relaxed)));
+    waiting.map_err(|error| Failure::Told(format!("cannot wait for signals: {error}")))?;
+    Ok(flag)
 }
 
 /// `name=value` of an option that may be repeated.

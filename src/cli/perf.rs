@@ -3,14 +3,16 @@
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
-use super::ConnectArguments;
 use super::output::{Failure, Output};
 use super::produce::{AcksName, CompressionName};
+use super::{ConnectArguments, interrupt_flag};
 use crate::perf::{ConsumeLoad, PERCENTILES, ProduceLoad, Report, Setting, Side, Tick, write_histogram};
 
 #[derive(Subcommand)]
@@ -166,25 +168,28 @@ pub struct EndToEndArguments {
 }
 
 pub fn run(command: PerfCommand) -> Result<(), Failure> {
+    // An interrupted run reports what it measured so far.
+    let interrupt = interrupt_flag()?;
     let (name, setting, report) = match command {
         PerfCommand::Produce(arguments) => {
             let seconds = arguments.duration.or(arguments.records.is_none().then_some(10.0));
             let load = load(&arguments.load, arguments.rate, seconds, arguments.records)?;
             let setting = arguments.setting;
-            let report = crate::perf::produce(&setting.setting()?, &load, progress(&setting))?;
+            let report = crate::perf::produce(&setting.setting(&interrupt)?, &load, progress(&setting))?;
             ("produce", setting, report)
         }
         PerfCommand::Consume(arguments) => {
             let load = fetch(&arguments.fetch, arguments.duration, arguments.records)?;
             let setting = arguments.setting;
-            let report = crate::perf::consume(&setting.setting()?, &load, progress(&setting))?;
+            let report = crate::perf::consume(&setting.setting(&interrupt)?, &load, progress(&setting))?;
             ("consume", setting, report)
         }
         PerfCommand::EndToEnd(arguments) => {
             let write = load(&arguments.load, Some(arguments.rate), Some(arguments.duration), None)?;
             let read = fetch(&arguments.fetch, None, None)?;
             let setting = arguments.setting;
-            let report = crate::perf::end_to_end(&setting.setting()?, &write, &read, progress(&setting))?;
+            let report =
+                crate::perf::end_to_end(&setting.setting(&interrupt)?, &write, &read, progress(&setting))?;
             ("end-to-end", setting, report)
         }
     };
@@ -192,7 +197,7 @@ pub fn run(command: PerfCommand) -> Result<(), Failure> {
 }
 
 impl SettingArguments {
-    fn setting(&self) -> Result<Setting, Failure> {
+    fn setting(&self, interrupt: &Arc<AtomicBool>) -> Result<Setting, Failure> {
         Ok(Setting {
             cluster: self.connect.config(),
             topic: self.topic.clone(),
@@ -201,6 +206,7 @@ impl SettingArguments {
             threads: self.threads,
             warm_up: seconds("--warmup", self.warmup)?,
             pin: self.pin,
+            interrupt: interrupt.clone(),
         })
     }
 }

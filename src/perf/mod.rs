@@ -16,6 +16,7 @@ mod report;
 mod schedule;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -51,6 +52,8 @@ pub struct Setting {
     pub warm_up: Duration,
     /// Pins worker N to core N.
     pub pin: bool,
+    /// Ends the run early once it is set.
+    pub interrupt: Arc<AtomicBool>,
 }
 
 /// The load of a producing run.
@@ -199,7 +202,11 @@ fn start_reading(workers: Vec<ConsumeWorker>, measure_from: Monotonic) -> Vec<Wo
 }
 
 /// The threads of one side.
-struct Workers(Vec<JoinHandle<Outcome>>);
+struct Workers {
+    handles: Vec<JoinHandle<Outcome>>,
+    live: Arc<Live>,
+    interrupt: Arc<AtomicBool>,
+}
 
 impl Workers {
     fn spawn(setting: &Setting, work: Vec<Work>, live: &Arc<Live>) -> Result<Self> {
@@ -215,14 +222,17 @@ impl Workers {
             };
             handles.push(std::thread::Builder::new().name(format!("perf-{number}")).spawn(run)?);
         }
-        Ok(Self(handles))
+        Ok(Self { handles, live: live.clone(), interrupt: setting.interrupt.clone() })
     }
 
-    /// Tells the progress of `live` until the threads have ended.
+    /// Tells the progress of `live` until the threads have ended. An interrupt ends them.
     fn watch(&self, live: &Live, start: Monotonic, tick: &mut impl FnMut(Tick)) {
         let mut ticker = Ticker::new(start);
-        while !self.0.iter().all(JoinHandle::is_finished) {
+        while !self.handles.iter().all(JoinHandle::is_finished) {
             std::thread::sleep(TICK_WAIT);
+            if self.interrupt.load(Ordering::Relaxed) {
+                self.live.stop();
+            }
             if let Some(told) = ticker.tick(live) {
                 tick(told);
             }
@@ -231,7 +241,7 @@ impl Workers {
 
     fn join(self) -> Result<Vec<Recorder>> {
         let outcomes: Vec<Outcome> = self
-            .0
+            .handles
             .into_iter()
             // A panic has been printed by its thread.
             .map(|handle| handle.join().unwrap_or(Err(ClientError::Closed)))

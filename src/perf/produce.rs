@@ -130,7 +130,8 @@ impl ProduceWorker {
             self.wait(next, now, live)?;
         }
         if self.schedule.is_paced() {
-            let due = self.schedule.count(end.unwrap_or_else(monotonic));
+            let now = monotonic();
+            let due = self.schedule.count(end.map_or(now, |end| end.min(now)));
             self.recorder.unsent(due.min(self.load.records.unwrap_or(u64::MAX)).saturating_sub(self.sent));
         }
         Ok(self.recorder)

@@ -10,7 +10,7 @@ use crate::wire::record::BatchView;
 const OFFSET_ENTRY_BYTES: usize = 8;
 const TIME_ENTRY_BYTES: usize = 12;
 const SNAPSHOT_HEAD_BYTES: usize = 10;
-const SNAPSHOT_ENTRY_BYTES: usize = 48;
+const SNAPSHOT_ENTRY_BYTES: usize = 46;
 /// Where the snapshot's checksum begins to cover: behind version and checksum.
 const SNAPSHOT_CRC_FROM: usize = 6;
 
