@@ -16,9 +16,14 @@ pub mod describe_cluster;
 pub mod describe_topic_partitions;
 mod fetch;
 mod fetch_session;
+mod find_coordinator;
+pub mod group_driver;
+mod group_loader;
+mod groups;
 pub mod init_producer_id;
 pub mod internal_topics;
 pub mod metadata;
+mod offsets;
 pub mod produce;
 
 use std::future::Future;
@@ -122,6 +127,25 @@ pub async fn serve(client: &Rc<Client>, header: &RequestHeader, body: Bytes) -> 
         }
         ApiKey::ListConfigResources => {
             typed(header, &body, |request| configs::handle_list(client, version, request)).await
+        }
+        ApiKey::FindCoordinator => {
+            typed(header, &body, |request| find_coordinator::handle(client, version, request)).await
+        }
+        ApiKey::JoinGroup => typed(header, &body, |request| groups::join(client, header, request)).await,
+        ApiKey::SyncGroup => typed(header, &body, |request| groups::sync(client, header, request)).await,
+        ApiKey::Heartbeat => typed(header, &body, |request| groups::heartbeat(client, header, request)).await,
+        ApiKey::LeaveGroup => typed(header, &body, |request| groups::leave(client, header, request)).await,
+        ApiKey::DescribeGroups => {
+            typed(header, &body, |request| groups::describe(client, header, request)).await
+        }
+        ApiKey::ListGroups => typed(header, &body, |request| groups::list(client, header, request)).await,
+        ApiKey::DeleteGroups => typed(header, &body, |request| groups::delete(client, header, request)).await,
+        ApiKey::OffsetCommit => {
+            typed(header, &body, |request| offsets::commit(client, header, request)).await
+        }
+        ApiKey::OffsetFetch => typed(header, &body, |request| offsets::fetch(client, header, request)).await,
+        ApiKey::OffsetDelete => {
+            typed(header, &body, |request| offsets::delete(client, header, request)).await
         }
         _ => Outcome::Close(CloseReason::NoHandler { api: header.api.name }),
     }

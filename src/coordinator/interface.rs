@@ -71,7 +71,7 @@ pub enum Response {
 
 impl Request {
     /// The group it is for; `None` when it is for the whole node.
-    pub(super) fn group_id(&self) -> Option<&StrBytes> {
+    pub fn group_id(&self) -> Option<&StrBytes> {
         match self {
             Request::Join(request) => Some(&request.group_id.0),
             Request::Sync(request) => Some(&request.group_id.0),

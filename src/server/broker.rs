@@ -13,7 +13,7 @@ use super::control::Services;
 use super::directories::{self, Opened};
 use super::plan::{Plan, raise_open_files};
 use super::publish::Publisher;
-use crate::api::configs;
+use crate::api::{configs, group_driver};
 use crate::base::{BrokerEpoch, clock, fatal};
 use crate::config::{self, BrokerConfig};
 use crate::io::net::Listener;
@@ -189,8 +189,10 @@ impl Leader {
         let config = shard.config().clone();
         let quorum = self.open_quorum(&config).await?;
         let gate = Gate::new(config.connection_limits.clone(), self.shards);
-        let publisher = Publisher::new(shard.clone(), gate.clone());
-        let services = Services { quorum: quorum.clone(), publisher: publisher.clone() };
+        let groups = group_driver::Driver::start(&shard);
+        let publisher = Publisher::new(shard.clone(), gate.clone(), groups.clone());
+        let services =
+            Services { quorum: quorum.clone(), publisher: publisher.clone(), groups: groups.clone() };
         shard.set_control(Rc::new(services));
 
         let epoch = self.register(&config, &quorum).await?;
@@ -203,6 +205,7 @@ impl Leader {
 
         let signal = stops.next().await.unwrap_or("end of the signal thread");
         tracing::info!(signal, "stopping");
+        groups.stop();
         self.stop(&shard, &connections, &quorum, listening, epoch).await;
         tracing::info!("stopped");
         Ok(())

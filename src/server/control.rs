@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use super::publish::Publisher;
+use crate::api::group_driver;
 use crate::io::runtime::{Queue, spawn};
 use crate::raft::Quorum;
 use crate::shard::messages::{ControlReply, ControlRequest, Reply};
@@ -11,6 +12,7 @@ use crate::shard::{Answer, Control};
 pub(super) struct Services {
     pub(super) quorum: Rc<Quorum>,
     pub(super) publisher: Rc<Publisher>,
+    pub(super) groups: Rc<group_driver::Driver>,
 }
 
 impl Control for Services {
@@ -24,6 +26,7 @@ impl Control for Services {
                 })
                 .detach();
             }
+            ControlRequest::Group(request, client) => self.groups.handle(*request, client, answer),
             ControlRequest::ProducerId => {
                 spawn(Queue::Control, "producer id", async move {
                     let result = self.quorum.allocate_producer_id().await;

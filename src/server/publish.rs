@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use futures::lock::Mutex;
 
-use crate::api::configs;
+use crate::api::{configs, group_driver};
 use crate::metadata::Image;
 use crate::net::Gate;
 use crate::shard::Shard;
@@ -17,13 +17,14 @@ use crate::shard::messages::Request;
 pub(super) struct Publisher {
     shard: Rc<Shard>,
     gate: Gate,
+    groups: Rc<group_driver::Driver>,
     turn: Mutex<()>,
     published: Cell<u64>,
 }
 
 impl Publisher {
-    pub(super) fn new(shard: Rc<Shard>, gate: Gate) -> Rc<Self> {
-        Rc::new(Self { shard, gate, turn: Mutex::new(()), published: Cell::new(0) })
+    pub(super) fn new(shard: Rc<Shard>, gate: Gate, groups: Rc<group_driver::Driver>) -> Rc<Self> {
+        Rc::new(Self { shard, gate, groups, turn: Mutex::new(()), published: Cell::new(0) })
     }
 
     /// Publishes `image` unless it, or a newer one, has been; returns when every shard has applied it.
@@ -34,6 +35,7 @@ impl Publisher {
         }
         self.gate.set_limits(configs::levels(&image, self.shard.config()).connection_limits());
         self.shard.ask_all(|| Request::Publish(image.clone())).await;
+        self.groups.image_changed(&image);
         self.published.set(image.version());
     }
 }

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use super::placement::PartitionKey;
 use crate::base::clock::{Monotonic, Timestamp};
 use crate::base::{LeaderEpoch, Offset, ProducerId, TopicPartition};
+use crate::coordinator;
 use crate::io::os::OsFiles;
 use crate::log::{FileRange, ProducerDescription, TimestampOffset};
 use crate::metadata::{self, Image, Refusal};
@@ -212,9 +213,12 @@ pub enum ControlRequest {
     Command(metadata::Command),
     /// A producer id that no one had before, ever.
     ProducerId,
+    /// To the group coordinator.
+    Group(Box<coordinator::Request>, coordinator::Client),
 }
 
 pub enum ControlReply {
     Command(Result<metadata::Response, Refusal>),
     ProducerId(Result<ProducerId, Refusal>),
+    Group(Box<coordinator::Response>),
 }

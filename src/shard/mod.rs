@@ -72,6 +72,11 @@ pub struct Answer {
 }
 
 impl Answer {
+    /// The request stays here for a while: its asker may send others in its place.
+    pub fn park(&mut self) {
+        self.shard.mesh.park(&mut self.reply_to);
+    }
+
     pub fn send(self, reply: Reply) {
         self.shard.mesh.push_reply(self.reply_to, reply);
     }

@@ -1,0 +1,367 @@
+//! Shard 0's driver of the group coordinator: hands requests and time to
+//! [`crate::coordinator::Coordinator`] and does what it asks for. The driver decides nothing about groups.
+//!
+//! Appends go from one task, so that they reach the partition's owner in the coordinator's order; what is
+//! queued for one partition when the task comes round becomes one batch. Loading is in
+//! [`super::group_loader`].
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::future::Future;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use slab::Slab;
+
+use super::internal_topics::CONSUMER_OFFSETS;
+use crate::base::clock::{self, Monotonic, Now};
+use crate::base::random::Random;
+use crate::base::{PartitionIndex, ShardId, TopicId, TopicName};
+use crate::coordinator::{Client, Coordinator, Effect, KeyValue, ReplyToken, Request, Ticket};
+use crate::io::runtime::{Notify, Queue, spawn};
+use crate::metadata::Image;
+use crate::partition::{Acks, AppendFailure};
+use crate::shard::messages::{AppendPart, AppendRequest, ControlReply, Reply, Request as ShardRequest};
+use crate::shard::{Answer, PartitionKey, PendingReply, Shard};
+use crate::wire::ErrorCode;
+use crate::wire::record::{BatchBuilder, Compression};
+
+/// Appends of one partition are gathered into a batch up to this.
+const BATCH_BYTES_MAX: usize = 512 << 10;
+/// The Produce version that the batches are checked as.
+const PRODUCE_VERSION: i16 = 13;
+/// Requests that wait for one partition to be loaded; further ones are told to ask again.
+const WAITING_MAX: usize = 1024;
+/// How long the timer sleeps when the coordinator waits for nothing.
+const IDLE_SLEEP: Duration = Duration::from_secs(3600);
+
+/// One ownership of a partition, so that a loader sees that it is out of date.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct LoadId(u64);
+
+pub struct Driver {
+    pub(super) shard: Rc<Shard>,
+    coordinator: RefCell<Coordinator>,
+    /// Who waits; a token is an index here.
+    answers: RefCell<Slab<Answer>>,
+    appends: RefCell<VecDeque<QueuedAppend>>,
+    appends_ready: Notify,
+    /// When the timer task will look next.
+    armed_until: Cell<Monotonic>,
+    rearm: Notify,
+    image: RefCell<Arc<Image>>,
+    /// The topic whose partitions are in `led`.
+    topic: Cell<Option<TopicId>>,
+    led: RefCell<HashMap<PartitionIndex, LoadId>>,
+    next_load: Cell<u64>,
+    /// Requests for partitions whose loading has just begun: it takes milliseconds when the log is short,
+    /// and a client that is told COORDINATOR_LOAD_IN_PROGRESS waits for seconds.
+    waiting: RefCell<HashMap<PartitionIndex, Vec<Waiting>>>,
+    pub(super) loads: RefCell<VecDeque<(PartitionKey, LoadId)>>,
+    pub(super) loaders: Cell<usize>,
+}
+
+struct Waiting {
+    request: Request,
+    client: Client,
+    answer: Answer,
+}
+
+struct QueuedAppend {
+    partition: PartitionIndex,
+    records: Vec<KeyValue>,
+    ticket: Ticket,
+}
+
+/// What one owner is to append, and whom to tell.
+struct Share {
+    owner: ShardId,
+    parts: Vec<Part>,
+}
+
+struct Part {
+    key: PartitionKey,
+    batch: BatchBuilder,
+    tickets: Vec<Ticket>,
+}
+
+impl Driver {
+    /// Makes the driver and starts its tasks; it owns nothing until [`Driver::image_changed`].
+    pub fn start(shard: &Rc<Shard>) -> Rc<Self> {
+        let groups = shard.config().groups.clone();
+        let partition_count = groups.offsets_topic_partitions;
+        let coordinator = Coordinator::new(groups, partition_count, Random::from_os(), clock::now());
+        let driver = Rc::new(Self {
+            shard: shard.clone(),
+            coordinator: RefCell::new(coordinator),
+            answers: RefCell::default(),
+            appends: RefCell::default(),
+            appends_ready: Notify::new(),
+            armed_until: Cell::new(Monotonic::ZERO),
+            rearm: Notify::new(),
+            image: RefCell::new(Arc::new(Image::default())),
+            topic: Cell::new(None),
+            led: RefCell::default(),
+            next_load: Cell::new(0),
+            waiting: RefCell::default(),
+            loads: RefCell::default(),
+            loaders: Cell::new(0),
+        });
+        spawn(Queue::Control, "coordinator timer", driver.clone().keep_time()).detach();
+        spawn(Queue::Control, "coordinator appends", driver.clone().send_appends()).detach();
+        driver
+    }
+
+    /// Serves a request; the answer is sent at once or when its group is ready.
+    pub fn handle(self: &Rc<Self>, request: Request, client: Client, mut answer: Answer) {
+        if let Some(id) = request.group_id()
+            && !matches!(request, Request::Heartbeat(_))
+        {
+            let partition = self.coordinator.borrow().partition_of(id);
+            let mut waiting = self.waiting.borrow_mut();
+            if let Some(list) = waiting.get_mut(&partition).filter(|list| list.len() < WAITING_MAX) {
+                answer.park();
+                list.push(Waiting { request, client, answer });
+                return;
+            }
+        }
+        let key = self.answers.borrow_mut().insert(answer);
+        let token = ReplyToken(key as u64);
+        self.drive(|coordinator, now| coordinator.handle(request, &client, token, now));
+        if let Some(answer) = self.answers.borrow_mut().get_mut(key) {
+            // It may wait for minutes: others must not be held up by the credit it came with.
+            answer.park();
+        }
+    }
+
+    /// The cluster has changed: leaderships of the offsets topic come and go, and the offsets of deleted
+    /// topics go.
+    pub fn image_changed(self: &Rc<Self>, image: &Arc<Image>) {
+        let old = self.image.replace(image.clone());
+        self.follow_leaderships(image);
+        let removed = image.changes_since(&old).topics_removed;
+        let names: Vec<TopicName> = removed.iter().map(|topic| topic.name.clone()).collect();
+        if !names.is_empty() {
+            self.drive(|coordinator, now| coordinator.topics_deleted(&names, now));
+        }
+    }
+
+    /// Sends everybody who waits to look for another coordinator: the broker goes down.
+    pub fn stop(self: &Rc<Self>) {
+        self.loads.borrow_mut().clear();
+        self.unload_all();
+    }
+
+    /// Runs `act` on the coordinator and does what it asks for.
+    pub(super) fn drive<R>(self: &Rc<Self>, act: impl FnOnce(&mut Coordinator, Now) -> R) -> R {
+        let (result, effects, deadline) = {
+            let mut coordinator = self.coordinator.borrow_mut();
+            let result = act(&mut coordinator, clock::now());
+            (result, coordinator.drain_effects(), coordinator.next_deadline())
+        };
+        for effect in effects {
+            self.perform(effect);
+        }
+        if deadline.is_some_and(|deadline| deadline < self.armed_until.get()) {
+            self.rearm.notify();
+        }
+        result
+    }
+
+    /// Serves what has waited for a partition: it is loaded, or that takes longer.
+    pub(super) fn release(self: &Rc<Self>, partition: PartitionIndex) {
+        let waiting = self.waiting.borrow_mut().remove(&partition).unwrap_or_default();
+        for Waiting { request, client, answer } in waiting {
+            self.handle(request, client, answer);
+        }
+    }
+
+    /// Whether this ownership of the partition still stands.
+    pub(super) fn is_current(&self, partition: PartitionIndex, load: LoadId) -> bool {
+        self.led.borrow().get(&partition) == Some(&load)
+    }
+
+    pub(super) fn image(&self) -> Arc<Image> {
+        self.image.borrow().clone()
+    }
+
+    fn perform(&self, effect: Effect) {
+        match effect {
+            Effect::Reply { token, response } => {
+                let answer = self.answers.borrow_mut().remove(token.0 as usize);
+                answer.send(Reply::Control(ControlReply::Group(Box::new(response))));
+            }
+            Effect::Append { partition, records, ticket } => {
+                self.appends.borrow_mut().push_back(QueuedAppend { partition, records, ticket });
+                self.appends_ready.notify();
+            }
+        }
+    }
+
+    fn follow_leaderships(self: &Rc<Self>, image: &Image) {
+        let topic = image.topic(CONSUMER_OFFSETS);
+        let id = topic.map(|topic| topic.id);
+        if self.topic.replace(id) != id {
+            self.unload_all();
+            if let Some(topic) = topic {
+                let count = topic.partitions.len() as i32;
+                self.coordinator.borrow_mut().set_partition_count(count);
+            }
+        }
+        let Some(topic) = topic else { return };
+        let me = Some(self.shard.settings().broker);
+        for (index, partition) in topic.partitions.iter().enumerate() {
+            let index = PartitionIndex(index as i32);
+            let was_led = self.led.borrow().contains_key(&index);
+            match (was_led, partition.leader == me) {
+                (false, true) => self.load(PartitionKey { topic: topic.id, partition: index }),
+                (true, false) => self.unload(index),
+                _ => {}
+            }
+        }
+    }
+
+    fn load(self: &Rc<Self>, key: PartitionKey) {
+        let load = LoadId(self.next_load.get());
+        self.next_load.set(load.0 + 1);
+        self.led.borrow_mut().insert(key.partition, load);
+        self.waiting.borrow_mut().entry(key.partition).or_default();
+        self.drive(|coordinator, now| coordinator.load(key.partition, now));
+        self.loads.borrow_mut().push_back((key, load));
+        self.start_loader();
+    }
+
+    fn unload(self: &Rc<Self>, partition: PartitionIndex) {
+        self.led.borrow_mut().remove(&partition);
+        self.drive(|coordinator, now| coordinator.unload(partition, now));
+        self.release(partition);
+    }
+
+    fn unload_all(self: &Rc<Self>) {
+        let led: Vec<PartitionIndex> = self.led.borrow().keys().copied().collect();
+        led.into_iter().for_each(|partition| self.unload(partition));
+    }
+
+    async fn keep_time(self: Rc<Self>) {
+        while !self.shard.is_stopping() {
+            self.drive(|coordinator, now| coordinator.advance(now));
+            let deadline = self.coordinator.borrow().next_deadline();
+            let deadline = deadline.unwrap_or_else(|| clock::monotonic().plus(IDLE_SLEEP));
+            self.armed_until.set(deadline);
+            let mut sleep = pin!(self.shard.sleep_until(deadline));
+            std::future::poll_fn(|context| {
+                if self.rearm.poll_notified(context).is_ready() {
+                    return Poll::Ready(());
+                }
+                sleep.as_mut().poll(context)
+            })
+            .await;
+        }
+    }
+
+    async fn send_appends(self: Rc<Self>) {
+        loop {
+            self.appends_ready.notified().await;
+            for share in self.take_appends() {
+                self.send_share(share).await;
+            }
+        }
+    }
+
+    /// Gathers what is queued, one list per owner.
+    fn take_appends(self: &Rc<Self>) -> Vec<Share> {
+        let queued = std::mem::take(&mut *self.appends.borrow_mut());
+        let Some(topic) = self.topic.get() else {
+            for append in queued {
+                self.appended(&[append.ticket], Err(ErrorCode::UnknownTopicOrPartition));
+            }
+            return Vec::new();
+        };
+        let now = clock::wall();
+        let mut shares: Vec<Share> = Vec::new();
+        for append in queued {
+            let key = PartitionKey { topic, partition: append.partition };
+            let owner = self.shard.owner(key);
+            let at = shares.iter().position(|share| share.owner == owner).unwrap_or_else(|| {
+                shares.push(Share { owner, parts: Vec::new() });
+                shares.len() - 1
+            });
+            let part = part_for(&mut shares[at].parts, key, &append.records);
+            for KeyValue { key, value } in &append.records {
+                part.batch.append(now, Some(key), value.as_deref(), &[]);
+            }
+            part.tickets.push(append.ticket);
+        }
+        shares
+    }
+
+    async fn send_share(self: &Rc<Self>, share: Share) {
+        let mut parts = Vec::with_capacity(share.parts.len());
+        let mut tickets = Vec::with_capacity(share.parts.len());
+        for part in share.parts {
+            match part.batch.finish() {
+                Ok(records) => {
+                    parts.push(AppendPart { key: part.key, records });
+                    tickets.push(part.tickets);
+                }
+                // Nothing is compressed here, so nothing can fail; if it does, clients hear of it.
+                Err(error) => {
+                    tracing::error!(%error, "a batch for __consumer_offsets could not be made");
+                    self.appended(&part.tickets, Err(ErrorCode::UnknownServerError));
+                }
+            }
+        }
+        let timeout = self.shard.config().groups.offsets_commit_timeout_ms.max(1);
+        let request = AppendRequest {
+            parts,
+            acks: Acks::All,
+            produce_version: PRODUCE_VERSION,
+            timeout: Duration::from_millis(timeout as u64),
+        };
+        let pending = self.shard.send(share.owner, ShardRequest::Append(request)).await;
+        if share.owner == self.shard.id() {
+            self.shard.end_turn();
+        }
+        spawn(Queue::Control, "coordinator append", self.clone().finish_share(pending, tickets)).detach();
+    }
+
+    async fn finish_share(self: Rc<Self>, pending: PendingReply, tickets: Vec<Vec<Ticket>>) {
+        let Reply::Append(reply) = pending.await else {
+            crate::base::fatal("an append got another request's answer");
+        };
+        for (tickets, result) in tickets.iter().zip(reply.parts) {
+            let result = result.map(|_| ()).map_err(|failure| match failure {
+                AppendFailure::Code(code) => code,
+                AppendFailure::Records(error) => error.code,
+            });
+            self.appended(tickets, result);
+        }
+    }
+
+    fn appended(self: &Rc<Self>, tickets: &[Ticket], result: Result<(), ErrorCode>) {
+        self.drive(|coordinator, now| {
+            for ticket in tickets {
+                coordinator.appended(*ticket, result, now);
+            }
+        });
+    }
+}
+
+/// The last batch of the partition if the records still fit, else a new one.
+fn part_for<'a>(parts: &'a mut Vec<Part>, key: PartitionKey, records: &[KeyValue]) -> &'a mut Part {
+    let size = |record: &KeyValue| record.key.len() + record.value.as_ref().map_or(0, |value| value.len());
+    let bytes: usize = records.iter().map(size).sum();
+    let fits = |part: &Part| part.batch.uncompressed_len() + bytes <= BATCH_BYTES_MAX;
+    let at = match parts.iter().rposition(|part| part.key == key) {
+        Some(at) if fits(&parts[at]) => at,
+        _ => {
+            let batch = BatchBuilder::new(crate::base::Offset::ZERO, Compression::NONE);
+            parts.push(Part { key, batch, tickets: Vec::new() });
+            parts.len() - 1
+        }
+    };
+    &mut parts[at]
+}

@@ -1,0 +1,251 @@
+//! The classic group APIs: JoinGroup 0–9, SyncGroup 0–5, Heartbeat 0–4, LeaveGroup 0–5, DescribeGroups 0–6,
+//! ListGroups 0–5, DeleteGroups 0–2. The coordinator on shard 0 decides; here the forms of the versions are
+//! brought to one and back.
+
+use std::future::Future;
+
+use futures::future::join_all;
+use kafka_protocol::messages::delete_groups_response::DeletableGroupResult;
+use kafka_protocol::messages::describe_groups_response::DescribedGroup;
+use kafka_protocol::messages::leave_group_request::MemberIdentity;
+use kafka_protocol::messages::{
+    DeleteGroupsRequest, DeleteGroupsResponse, DescribeGroupsRequest, DescribeGroupsResponse, GroupId,
+    HeartbeatRequest, HeartbeatResponse, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest,
+    LeaveGroupResponse, ListGroupsRequest, ListGroupsResponse, SyncGroupRequest, SyncGroupResponse,
+};
+use kafka_protocol::protocol::StrBytes;
+
+use super::{Client, code};
+use crate::base::ShardId;
+use crate::coordinator::{self, Request, Response};
+use crate::shard::messages::{ControlReply, ControlRequest, Reply, Request as ShardRequest};
+use crate::wire::header::RequestHeader;
+
+/// All operations that Kafka allows on a group while no authorizer is set, one bit each: READ, DELETE,
+/// DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS.
+const GROUP_OPERATIONS: i32 = 3400;
+/// From here on LeaveGroup names several members.
+const FIRST_LEAVE_WITH_MEMBERS: i16 = 3;
+/// From here on JoinGroup may answer without a protocol.
+const FIRST_JOIN_WITH_NULL_PROTOCOL: i16 = 7;
+
+/// Asks the coordinator of this node.
+pub(super) async fn ask(client: &Client, header: &RequestHeader, request: Request) -> Response {
+    let asker = coordinator::Client {
+        api_version: header.version,
+        // Opaque bytes on the wire; member ids and descriptions are text.
+        id: StrBytes::from_string(
+            String::from_utf8_lossy(header.client_id.as_deref().unwrap_or_default()).into_owned(),
+        ),
+        // As Java prints an address.
+        host: StrBytes::from_string(format!("/{}", client.peer.ip().to_canonical())),
+    };
+    let request = ControlRequest::Group(Box::new(request), asker);
+    match client.shard.ask(ShardId::CONTROL, ShardRequest::Control(request)).await {
+        Reply::Control(ControlReply::Group(response)) => *response,
+        _ => crate::base::fatal("a group request got another request's answer"),
+    }
+}
+
+/// The coordinator answers each request in its kind.
+pub(super) fn mismatch(response: &Response) -> ! {
+    crate::base::fatal(format_args!("a group request got another's answer: {response:?}"))
+}
+
+pub async fn join(client: &Client, header: &RequestHeader, request: JoinGroupRequest) -> JoinGroupResponse {
+    match ask(client, header, Request::Join(request)).await {
+        Response::Join(response) => fit_join(header.version, response),
+        other => mismatch(&other),
+    }
+}
+
+fn fit_join(version: i16, mut response: JoinGroupResponse) -> JoinGroupResponse {
+    if version < FIRST_JOIN_WITH_NULL_PROTOCOL {
+        response.protocol_name.get_or_insert_default();
+    }
+    response
+}
+
+pub async fn sync(client: &Client, header: &RequestHeader, request: SyncGroupRequest) -> SyncGroupResponse {
+    match ask(client, header, Request::Sync(request)).await {
+        Response::Sync(response) => response,
+        other => mismatch(&other),
+    }
+}
+
+pub async fn heartbeat(
+    client: &Client,
+    header: &RequestHeader,
+    request: HeartbeatRequest,
+) -> HeartbeatResponse {
+    match ask(client, header, Request::Heartbeat(request)).await {
+        Response::Heartbeat(response) => response,
+        other => mismatch(&other),
+    }
+}
+
+pub async fn leave(
+    client: &Client,
+    header: &RequestHeader,
+    mut request: LeaveGroupRequest,
+) -> LeaveGroupResponse {
+    if header.version < FIRST_LEAVE_WITH_MEMBERS {
+        let member_id = std::mem::take(&mut request.member_id);
+        request.members = vec![MemberIdentity::default().with_member_id(member_id)];
+    }
+    match ask(client, header, Request::Leave(request)).await {
+        Response::Leave(response) => fit_leave(header.version, response),
+        other => mismatch(&other),
+    }
+}
+
+/// An old answer has one error: that of its one member, unless the whole request met one.
+fn fit_leave(version: i16, response: LeaveGroupResponse) -> LeaveGroupResponse {
+    if version >= FIRST_LEAVE_WITH_MEMBERS {
+        return response;
+    }
+    let of_member = response.members.first().map_or(0, |member| member.error_code);
+    let error_code = if response.error_code != 0 { response.error_code } else { of_member };
+    LeaveGroupResponse::default().with_error_code(error_code)
+}
+
+pub async fn describe(
+    client: &Client,
+    header: &RequestHeader,
+    request: DescribeGroupsRequest,
+) -> DescribeGroupsResponse {
+    let operations = if request.include_authorized_operations { GROUP_OPERATIONS } else { i32::MIN };
+    let groups = for_each(request.groups, |id| async move {
+        match ask(client, header, Request::Describe(id)).await {
+            Response::Describe(group) => fit_description(operations, group),
+            other => mismatch(&other),
+        }
+    });
+    DescribeGroupsResponse::default().with_groups(groups.await)
+}
+
+fn fit_description(operations: i32, group: DescribedGroup) -> DescribedGroup {
+    match group.error_code {
+        0 => group.with_authorized_operations(operations),
+        _ => group.with_authorized_operations(i32::MIN),
+    }
+}
+
+pub async fn list(client: &Client, header: &RequestHeader, request: ListGroupsRequest) -> ListGroupsResponse {
+    match ask(client, header, Request::List(request)).await {
+        Response::List(response) => response,
+        other => mismatch(&other),
+    }
+}
+
+pub async fn delete(
+    client: &Client,
+    header: &RequestHeader,
+    request: DeleteGroupsRequest,
+) -> DeleteGroupsResponse {
+    let results = for_each(request.groups_names, |id| async move {
+        match ask(client, header, Request::Delete(id.clone())).await {
+            Response::Delete(error) => {
+                DeletableGroupResult::default().with_group_id(id).with_error_code(code(error))
+            }
+            other => mismatch(&other),
+        }
+    });
+    DeleteGroupsResponse::default().with_results(results.await)
+}
+
+/// Asks about several groups at the same time; the answers come in the order of the groups.
+async fn for_each<T, F: Future<Output = T>>(ids: Vec<GroupId>, ask: impl Fn(GroupId) -> F) -> Vec<T> {
+    /// Questions of one request that are under way together.
+    const GROUPS_AT_ONCE: usize = 64;
+    let mut answers = Vec::with_capacity(ids.len());
+    let mut ids = ids.into_iter();
+    loop {
+        let some: Vec<F> = ids.by_ref().take(GROUPS_AT_ONCE).map(&ask).collect();
+        if some.is_empty() {
+            return answers;
+        }
+        answers.extend(join_all(some).await);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kafka_protocol::messages::describe_groups_response::DescribedGroupMember;
+    use kafka_protocol::messages::join_group_response::JoinGroupResponseMember;
+    use kafka_protocol::messages::leave_group_response::MemberResponse;
+    use kafka_protocol::messages::list_groups_response::ListedGroup;
+    use kafka_protocol::protocol::{Encodable, HeaderVersion};
+
+    use super::*;
+    use crate::wire::guard;
+    use crate::wire::header::CorrelationId;
+
+    fn text(text: &'static str) -> StrBytes {
+        StrBytes::from_static_str(text)
+    }
+
+    fn encodes(version: i16, response: &(impl Encodable + HeaderVersion)) {
+        let encoded = guard::encode(version, CorrelationId(1), response);
+        assert!(encoded.is_ok(), "version {version}: {encoded:?}");
+    }
+
+    #[test]
+    fn every_version_of_a_join_can_be_encoded() {
+        let error = JoinGroupResponse::default().with_error_code(79).with_member_id(text("m"));
+        let member = JoinGroupResponseMember::default().with_member_id(text("m"));
+        let full = JoinGroupResponse::default()
+            .with_protocol_type(Some(text("consumer")))
+            .with_protocol_name(Some(text("range")))
+            .with_leader(text("m"))
+            .with_member_id(text("m"))
+            .with_members(vec![member]);
+        for version in 0..=9 {
+            encodes(version, &fit_join(version, error.clone()));
+            encodes(version, &fit_join(version, full.clone()));
+        }
+        let with_instance = JoinGroupResponseMember::default().with_group_instance_id(Some(text("i")));
+        let static_member = full.with_members(vec![with_instance]);
+        // An old client in a group with a static member is told of it without the instance id.
+        (0..=9).for_each(|version| encodes(version, &fit_join(version, static_member.clone())));
+    }
+
+    #[test]
+    fn every_version_of_the_other_answers_can_be_encoded() {
+        let sync = SyncGroupResponse::default()
+            .with_protocol_type(Some(text("consumer")))
+            .with_protocol_name(Some(text("range")));
+        (0..=5).for_each(|version| encodes(version, &sync));
+        (0..=4).for_each(|version| encodes(version, &HeartbeatResponse::default().with_error_code(27)));
+        let left = MemberResponse::default()
+            .with_member_id(text("m"))
+            .with_group_instance_id(Some(text("i")))
+            .with_error_code(25);
+        let leave = LeaveGroupResponse::default().with_members(vec![left]);
+        for version in 0..=5 {
+            encodes(version, &fit_leave(version, leave.clone()));
+        }
+        let member = DescribedGroupMember::default().with_group_instance_id(Some(text("i")));
+        let described = DescribedGroup::default().with_group_state(text("Stable")).with_members(vec![member]);
+        let response =
+            DescribeGroupsResponse::default().with_groups(vec![fit_description(i32::MIN, described)]);
+        (0..=6).for_each(|version| encodes(version, &response));
+        let listed = ListedGroup::default().with_group_state(text("Stable")).with_group_type(text("classic"));
+        (0..=5).for_each(|version| {
+            encodes(version, &ListGroupsResponse::default().with_groups(vec![listed.clone()]))
+        });
+        let deleted = DeletableGroupResult::default().with_error_code(68);
+        (0..=2).for_each(|version| {
+            encodes(version, &DeleteGroupsResponse::default().with_results(vec![deleted.clone()]));
+        });
+    }
+
+    #[test]
+    fn an_old_leave_tells_the_error_of_its_member() {
+        let left = MemberResponse::default().with_error_code(25);
+        let response = LeaveGroupResponse::default().with_members(vec![left]);
+        assert_eq!(fit_leave(2, response.clone()).error_code, 25);
+        assert_eq!(fit_leave(3, response.clone()).error_code, 0);
+        assert_eq!(fit_leave(0, response.with_error_code(16)).error_code, 16);
+    }
+}
