@@ -17,6 +17,7 @@ use super::LogError;
 use super::checkpoint::{self, CheckpointError};
 use super::error::Context;
 use super::names::{self, PartitionDir};
+use super::recovery;
 
 const META_FILE: &str = "meta.properties";
 const CLEAN_FILE: &str = ".kafka_cleanshutdown";
@@ -161,7 +162,7 @@ impl<F: Files> LogDir<F> {
         cluster_id: &str,
         node_id: BrokerId,
     ) -> Result<(LogDir<F>, Found), DirError> {
-        files.create_dir_all(path).context("create", path)?;
+        recovery::create_dir(&files, path)?;
         let known = MetaProperties::read(&files, path)?;
         let meta = match known {
             Some(meta) if meta.cluster_id != cluster_id => {

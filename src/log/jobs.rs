@@ -146,8 +146,9 @@ enum Task<F: Files> {
 }
 
 struct Checkpoint<F: Files> {
-    /// Besides the active one's.
     files: Vec<Arc<SegmentFile<F>>>,
+    /// Those of the segments whose file is not open.
+    closed: Vec<PathBuf>,
     active: IndexWrite<F>,
     up_to: Offset,
     appended_bytes: u64,
@@ -385,6 +386,7 @@ impl<F: Files> Log<F> {
         let stale = inside.len().saturating_sub(1);
         Checkpoint {
             files: self.unflushed_files(),
+            closed: self.unflushed_closed(),
             active: IndexWrite::of(self.active()),
             up_to,
             appended_bytes: self.appended_bytes,
@@ -497,9 +499,7 @@ fn run_checkpoint<F: Files>(
 ) -> Result<(), LogError> {
     let files = &context.files;
     checkpoint.active.write(files, dir)?;
-    for file in &checkpoint.files {
-        file.sync_data().context("sync a segment of", dir)?;
-    }
+    sync_segments(files, dir, &checkpoint.files, &checkpoint.closed)?;
     checkpoint.active.sync(files, dir)?;
     if let Some(snapshot) = &checkpoint.snapshot {
         write_snapshot(files, dir, checkpoint.up_to, snapshot)?;
@@ -508,6 +508,23 @@ fn run_checkpoint<F: Files>(
     let stale = checkpoint.stale_snapshots.iter();
     unlink(files, &stale.map(|offset| names::file(dir, *offset, FileKind::Snapshot)).collect::<Vec<_>>())?;
     files.sync_dir(dir).context("sync", dir)
+}
+
+/// fdatasync of segments, by descriptor or by path.
+pub(super) fn sync_segments<F: Files>(
+    files: &F,
+    dir: &Path,
+    open: &[Arc<SegmentFile<F>>],
+    closed: &[PathBuf],
+) -> Result<(), LogError> {
+    for file in open {
+        file.sync_data().context("sync a segment of", dir)?;
+    }
+    for path in closed {
+        let file = files.open(path, OpenMode::Write).context("open", path)?;
+        file.sync_data().context("sync", path)?;
+    }
+    Ok(())
 }
 
 fn create_spare<F: Files>(
@@ -698,13 +715,7 @@ impl<F: Files> FlushJob<F> {
     }
 
     fn sync(&self) -> Result<(), LogError> {
-        for file in &self.files {
-            file.sync_data().context("sync a segment of", &self.dir)?;
-        }
-        for path in &self.closed {
-            let file = self.context.files.open(path, OpenMode::Write).context("open", path)?;
-            file.sync_data().context("sync", path)?;
-        }
+        sync_segments(&self.context.files, &self.dir, &self.files, &self.closed)?;
         if self.sync_dir {
             self.context.files.sync_dir(&self.dir).context("sync", &self.dir)?;
         }

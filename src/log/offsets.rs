@@ -1,12 +1,15 @@
 //! ListOffsets: the first record at or after a time, and the youngest record. Reads and decompresses batches, so
 //! the answer comes from a job unless the segments' own timestamps decide.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use zerocopy::IntoBytes;
+
 use crate::base::Offset;
 use crate::base::clock::Timestamp;
-use crate::io::{Files, OpenMode};
+use crate::io::{FileHandle, Files, OpenMode};
 use crate::wire::record::BatchView;
 
 use super::error::Context;
@@ -34,16 +37,21 @@ pub enum OffsetLookup<F: Files> {
     NeedsDisk(TimeJob<F>),
 }
 
-/// A search in one segment, on a file thread.
+/// A search through segments, on a file thread.
 pub struct TimeJob<F: Files> {
     context: Arc<LogContext<F>>,
     dir: PathBuf,
+    log_start: Offset,
+    /// What the record's timestamp must reach.
+    wanted: Timestamp,
+    /// The segments that may hold it, in order.
+    places: Vec<TimePlace<F>>,
+}
+
+struct TimePlace<F: Files> {
     segment: Offset,
     file: Option<Arc<SegmentFile<F>>>,
     size: u32,
-    log_start: Offset,
-    /// What the batch's youngest timestamp must reach.
-    wanted: Timestamp,
     floor: TimeFloor,
 }
 
@@ -67,29 +75,29 @@ impl<F: Files> Log<F> {
     pub fn offset_for(&self, target: TimestampTarget) -> OffsetLookup<F> {
         let newest = |segment: &Segment<F>| segment.newest.map_or(Timestamp::NONE, |newest| newest.timestamp);
         let first = self.segment_of(self.log_start);
-        let mut candidates = self.segments.range(first..).filter(|segment| segment.size > 0);
-        let segment = match target {
-            TimestampTarget::FirstAtOrAfter(time) => candidates.find(|segment| newest(segment) >= time),
-            TimestampTarget::Max => {
-                candidates.reduce(|best, segment| if newest(segment) > newest(best) { segment } else { best })
-            }
+        let candidates = self.segments.range(first..).filter(|segment| segment.size > 0);
+        let wanted = match target {
+            TimestampTarget::FirstAtOrAfter(time) => time,
+            TimestampTarget::Max => candidates.clone().map(newest).max().unwrap_or(Timestamp::NONE),
         };
-        let Some(segment) = segment.filter(|segment| newest(segment).0 >= 0) else {
+        if wanted.0 < 0 && target == TimestampTarget::Max {
             return OffsetLookup::Ready(None);
-        };
-        OffsetLookup::NeedsDisk(TimeJob {
-            context: Arc::clone(&self.context),
-            dir: self.dir.clone(),
-            segment: segment.base,
-            file: segment.file.clone(),
-            size: segment.size,
-            log_start: self.log_start,
-            wanted: match target {
-                TimestampTarget::FirstAtOrAfter(time) => time,
-                TimestampTarget::Max => newest(segment),
-            },
-            floor: time_floor(segment, target),
-        })
+        }
+        // More than one: the log start may lie behind the records of the first one.
+        let candidates = candidates.filter(|segment| newest(segment) >= wanted.max(Timestamp(0)));
+        let places: Vec<TimePlace<F>> = candidates
+            .map(|segment| TimePlace {
+                segment: segment.base,
+                file: segment.file.clone(),
+                size: segment.size,
+                floor: time_floor(segment, target),
+            })
+            .collect();
+        if places.is_empty() {
+            return OffsetLookup::Ready(None);
+        }
+        let (context, dir) = (Arc::clone(&self.context), self.dir.clone());
+        OffsetLookup::NeedsDisk(TimeJob { context, dir, log_start: self.log_start, wanted, places })
     }
 }
 
@@ -125,34 +133,45 @@ fn offset_floor<F: Files>(segment: &Segment<F>, offset: Offset) -> TimeFloor {
 impl<F: Files> TimeJob<F> {
     /// *File thread.* `None`: no such record.
     pub fn run(self) -> Result<Option<TimestampOffset>, LogError> {
-        let path = names::file(&self.dir, self.segment, FileKind::Log);
+        for place in &self.places {
+            match self.search_segment(place) {
+                Ok(None) => {}
+                // Retention has taken the segment since.
+                Err(error) if error.source.kind() == io::ErrorKind::NotFound => {}
+                found => return found,
+            }
+        }
+        Ok(None)
+    }
+
+    fn search_segment(&self, place: &TimePlace<F>) -> Result<Option<TimestampOffset>, LogError> {
+        let path = names::file(&self.dir, place.segment, FileKind::Log);
         let opened;
-        let file: &F::File = match &self.file {
+        let file: &F::File = match &place.file {
             Some(file) => file,
             None => {
                 opened = self.context.files.open(&path, OpenMode::Read).context("open", &path)?;
                 &opened
             }
         };
-        let from = self.position()?;
-        let mut scan = Scan::heads(file, from, self.size, Offset(i64::MIN));
-        loop {
-            let step = scan.next().context("scan", &path)?;
-            let Step::Batch(found) = step else { return Ok(None) };
+        let from = self.position(place)?;
+        let mut scan = Scan::heads(file, from, place.size, Offset(i64::MIN));
+        while let Step::Batch(found) = scan.next().context("scan", &path)? {
             if self.may_hold(&found) {
                 let batch = read_batch(&mut scan, &found).context("read", &path)?;
-                if let Some(answer) = self.search(&batch) {
+                if let Some(answer) = self.search_batch(&batch) {
                     return Ok(Some(answer));
                 }
             }
         }
+        Ok(None)
     }
 
     fn may_hold(&self, found: &Found) -> bool {
         found.head.max_timestamp() >= self.wanted && found.head.last_offset() >= self.log_start
     }
 
-    fn search(&self, batch: &[u8]) -> Option<TimestampOffset> {
+    fn search_batch(&self, batch: &[u8]) -> Option<TimestampOffset> {
         let view = BatchView::parse(batch).ok()?;
         let head = view.head();
         let leader_epoch = Some(head.leader_epoch()).filter(|epoch| epoch.0 >= 0);
@@ -168,30 +187,29 @@ impl<F: Files> TimeJob<F> {
     }
 
     /// Where to begin.
-    fn position(&self) -> Result<u32, LogError> {
-        let (offset, index_rows) = match self.floor {
+    fn position(&self, place: &TimePlace<F>) -> Result<u32, LogError> {
+        let (offset, index_rows) = match place.floor {
             TimeFloor::Position(position) => return Ok(position),
             TimeFloor::ByOffset { offset, index_rows } => (offset, index_rows),
             TimeFloor::ByTime { timestamp, time_rows, index_rows } => {
-                let path = names::file(&self.dir, self.segment, FileKind::TimeIndex);
+                let path = names::file(&self.dir, place.segment, FileKind::TimeIndex);
                 let file = self.context.files.open(&path, OpenMode::Read).context("open", &path)?;
                 let older = |entry: &TimeEntry| entry.timestamp < timestamp;
                 match index::floor_in_file(&file, time_rows, older).context("search", &path)? {
-                    Some((_, entry)) => (self.segment.plus(i64::from(entry.relative)), index_rows),
+                    Some((_, entry)) => (place.segment.plus(i64::from(entry.relative)), index_rows),
                     None => return Ok(0),
                 }
             }
         };
-        let path = names::file(&self.dir, self.segment, FileKind::OffsetIndex);
+        let path = names::file(&self.dir, place.segment, FileKind::OffsetIndex);
         let file = self.context.files.open(&path, OpenMode::Read).context("open", &path)?;
-        let wanted = relative(self.segment, offset).unwrap_or(u32::MAX);
+        let wanted = relative(place.segment, offset).unwrap_or(u32::MAX);
         let floor = index::floor_in_file::<OffsetEntry>(&file, index_rows, |entry| entry.relative <= wanted);
         Ok(floor.context("search", &path)?.map_or(0, |(_, entry)| entry.position))
     }
 }
 
-fn read_batch<H: crate::io::FileHandle>(scan: &mut Scan<'_, H>, found: &Found) -> std::io::Result<Vec<u8>> {
-    use zerocopy::IntoBytes;
+fn read_batch<H: FileHandle>(scan: &mut Scan<'_, H>, found: &Found) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(found.head.total_len());
     bytes.extend_from_slice(found.head.as_bytes());
     bytes.extend_from_slice(scan.body(found)?);

@@ -154,7 +154,11 @@ impl<F: Files> Log<F> {
         }
         // Retention may have taken it meanwhile; the descriptors still read.
         let alive = self.segments.iter_mut().find(|segment| segment.base == outcome.segment);
-        let result = outcome.result?;
+        let result = match outcome.result {
+            Ok(result) => result,
+            Err(_) if alive.is_none() => return self.read(outcome.request),
+            Err(error) => return Err(error.into()),
+        };
         if let Some(segment) = alive {
             segment.file.get_or_insert_with(|| Arc::clone(&result.file));
             if !result.rows.is_empty() {

@@ -56,9 +56,7 @@ impl<F: Files> Log<F> {
     pub fn open(context: &Arc<LogContext<F>>, options: OpenOptions, now: Now) -> Result<Log<F>, OpenError> {
         let OpenOptions { dir, topic_partition, config, recovery_point, log_start, clean } = options;
         let files = &context.files;
-        if !files.exists(&dir).context("look for", &dir)? {
-            create_dir(files, &dir)?;
-        }
+        create_dir(files, &dir)?;
         let Listing { logs, mut snapshots } = tidy::tidy(files, &dir)?;
         let (mut epochs, epochs_lost) = read_epochs(files, &dir)?;
         // Without the file the epochs are gathered from all batches.
@@ -123,7 +121,11 @@ impl<F: Files> Log<F> {
     }
 }
 
-fn create_dir<F: Files>(files: &F, dir: &Path) -> Result<(), LogError> {
+/// Makes a directory, durably, unless it is there.
+pub(super) fn create_dir<F: Files>(files: &F, dir: &Path) -> Result<(), LogError> {
+    if files.exists(dir).context("look for", dir)? {
+        return Ok(());
+    }
     files.create_dir_all(dir).context("create", dir)?;
     match dir.parent() {
         Some(parent) => files.sync_dir(parent).context("sync", parent),
@@ -178,7 +180,7 @@ impl<F: Files> Loader<'_, F> {
             let (segment, torn) = match next_base {
                 Some(next) if is_old => (self.load_old(*base, next)?, false),
                 _ if self.clean => self.load_active(*base)?,
-                _ => self.recover(*base, epochs)?,
+                _ => self.recover(*base, epochs, next_base.is_none())?,
             };
             segments.push_back(segment);
             if torn && next_base.is_some() {
@@ -218,7 +220,7 @@ impl<F: Files> Loader<'_, F> {
         let (file, size) = self.open_log(base)?;
         let path = names::file(self.dir, base, FileKind::Log);
         let Some((index, times)) = self.load_indexes(base, size, Offset(i64::MAX))? else {
-            return self.recover(base, &mut Epochs::default());
+            return self.recover(base, &mut Epochs::default(), true);
         };
         let from = index.last().map_or(0, |row| row.position);
         let newest = times.last().map(|row| newest(base, row));
@@ -230,7 +232,7 @@ impl<F: Files> Loader<'_, F> {
                 Step::End => break,
                 Step::Bad(why) => {
                     tracing::warn!(path = %path.display(), why, "damaged in spite of a clean shutdown");
-                    return self.recover(base, &mut Epochs::default());
+                    return self.recover(base, &mut Epochs::default(), true);
                 }
             }
         }
@@ -239,7 +241,12 @@ impl<F: Files> Loader<'_, F> {
     }
 
     /// Checks a segment from the recovery point on; it ends before the first bad batch. Tells whether one was there.
-    fn recover(&self, base: Offset, epochs: &mut Epochs) -> Result<(Segment<F>, bool), OpenError> {
+    fn recover(
+        &self,
+        base: Offset,
+        epochs: &mut Epochs,
+        is_last: bool,
+    ) -> Result<(Segment<F>, bool), OpenError> {
         let (file, size) = self.open_log(base)?;
         let path = names::file(self.dir, base, FileKind::Log);
         let mut segment = self.trusted_part(base, &file, size).context("read", &path)?;
@@ -269,6 +276,9 @@ impl<F: Files> Loader<'_, F> {
             file.sync_data().context("sync", &path)?;
         }
         segment.first_timestamp = first_timestamp(&file, segment.size).context("read", &path)?;
+        if !is_last {
+            segment.note_newest();
+        }
         self.write_indexes(&mut segment)?;
         Ok((segment, damage.is_some()))
     }
@@ -370,7 +380,10 @@ impl<F: Files> Loader<'_, F> {
 
     /// Brings the index files up to what memory has.
     fn write_indexes(&self, segment: &mut Segment<F>) -> Result<(), LogError> {
-        write_indexes(self.files, self.dir, segment)
+        write_indexes(self.files, self.dir, segment)?;
+        segment.index.release();
+        segment.times.release();
+        Ok(())
     }
 
     fn open_log(&self, base: Offset) -> Result<(F::File, u32), OpenError> {

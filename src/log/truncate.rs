@@ -50,13 +50,7 @@ impl<F: Files> Log<F> {
         self.active_mut().note_newest();
         let (files, dir) = (self.context.files.clone(), self.dir.clone());
         if self.appended_bytes > 0 || self.flushed < end {
-            for path in self.unflushed_closed() {
-                let file = files.open(&path, OpenMode::Write).context("open", &path)?;
-                file.sync_data().context("sync", &path)?;
-            }
-            for file in self.unflushed_files() {
-                file.sync_data().context("sync a segment of", &dir)?;
-            }
+            jobs::sync_segments(&files, &dir, &self.unflushed_files(), &self.unflushed_closed())?;
             self.cut_surplus()?;
         }
         let active = self.active_mut();

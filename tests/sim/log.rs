@@ -1,0 +1,516 @@
+//! The log of one partition: random appends, rolls, retention, truncation, DeleteRecords, flushes, jobs that
+//! finish late or never, full disks, clean stops, killed processes and lost power, against [`Model`].
+
+use std::path::Path;
+use std::sync::Arc;
+
+use kuring::base::clock::{Monotonic, Now, Timestamp};
+use kuring::base::random::Random;
+use kuring::base::{
+    BrokerEpoch, BrokerId, LeaderEpoch, Offset, PartitionIndex, ProducerEpoch, ProducerId, TopicId,
+    TopicPartition,
+};
+use kuring::config::LogConfig;
+use kuring::io::FileHandle;
+use kuring::io::mem::{Crash, Fault, Lies, MemFiles, Operation};
+use kuring::log::{
+    Appended, Batch, Checkpoint, FlushJob, FlushOutcome, Job, Log, LogContext, LogDir, OffsetLookup,
+    OpenOptions, Origin, Outcome, Read, ReadError, ReadPlan, ReadRequest, TimestampTarget,
+};
+use kuring::wire::ErrorCode;
+use kuring::wire::record::{BatchBuilder, Codec, Compression};
+
+use crate::log_model::{Model, ModelBatch};
+use crate::run_seeds;
+
+const DATA: &str = "/data";
+const PRODUCERS: i64 = 3;
+const STEPS: u64 = 400;
+
+macro_rules! ensure {
+    ($condition:expr, $($message:tt)+) => {
+        if !$condition {
+            return Err(format!($($message)+));
+        }
+    };
+}
+
+/// A job on its way: made, run, finished in separate steps, with anything between them.
+enum InFlight<T, U> {
+    Made(T),
+    Run(U),
+}
+
+struct World {
+    random: Random,
+    files: MemFiles,
+    context: Arc<LogContext<MemFiles>>,
+    topic_partition: TopicPartition,
+    config: Arc<LogConfig>,
+    dir: LogDir<MemFiles>,
+    log: Option<Log<MemFiles>>,
+    job: Option<InFlight<Job<MemFiles>, Outcome<MemFiles>>>,
+    flush: Option<InFlight<FlushJob<MemFiles>, FlushOutcome>>,
+    model: Model,
+    epoch: LeaderEpoch,
+    /// Milliseconds.
+    time: i64,
+}
+
+impl World {
+    fn new(seed: u64, lies: Lies) -> Result<World, String> {
+        let mut random = Random::seeded(seed);
+        let files = MemFiles::new(random.next_u64());
+        files.set_lies(lies);
+        let context = Arc::new(LogContext::new(files.clone()));
+        let config = Arc::new(LogConfig {
+            segment_bytes: 800 + random.below(4000) as u32,
+            index_interval_bytes: [0, 100, 1000][random.below(3) as usize],
+            segment_index_bytes: 60 + random.below(1000) as u32,
+            segment_ms: 5000,
+            retention_ms: 20_000,
+            retention_bytes: [-1, 10_000][random.below(2) as usize],
+            file_delete_delay_ms: 1000,
+            ..LogConfig::default()
+        });
+        let topic_partition = TopicPartition::new("sim-topic", PartitionIndex(7));
+        let (dir, _) = open_dir(&files)?;
+        dir.create_partition(&topic_partition, TopicId(uuid::Uuid::from_u128(9))).map_err(text)?;
+        let mut world = World {
+            random,
+            files,
+            context,
+            topic_partition,
+            config,
+            dir,
+            log: None,
+            job: None,
+            flush: None,
+            model: Model::default(),
+            epoch: LeaderEpoch(0),
+            time: 1_000_000,
+        };
+        world.open()?;
+        Ok(world)
+    }
+
+    fn now(&self) -> Now {
+        Now { monotonic: Monotonic::from_millis(self.time as u64), wall: Timestamp(self.time) }
+    }
+
+    fn log(&mut self) -> &mut Log<MemFiles> {
+        self.log.as_mut().expect("every step leaves an open log")
+    }
+
+    fn step(&mut self) -> Result<(), String> {
+        self.time += self.random.below(200) as i64;
+        match self.random.below(100) {
+            0..40 => self.append()?,
+            40..62 => self.advance_job()?,
+            62..70 => self.advance_flush()?,
+            70..74 => self.checkpoint()?,
+            74..77 => self.retention()?,
+            77..79 => self.delete_records()?,
+            79..81 => self.truncate()?,
+            81..83 => {
+                self.log().release_files();
+            }
+            83..92 => self.fetch_some()?,
+            92..94 => self.look_up()?,
+            94..95 => self.full_disk()?,
+            95..96 => self.stop()?,
+            96..98 => self.crash(Crash::Process)?,
+            _ => self.crash(Crash::Machine)?,
+        }
+        self.compare_ends()
+    }
+
+    fn compare_ends(&mut self) -> Result<(), String> {
+        let (start, end) = (self.log().log_start().0, self.log().log_end().0);
+        ensure!(end == self.model.end, "log end {end}, expected {}", self.model.end);
+        ensure!(start == self.model.start, "log start {start}, expected {}", self.model.start);
+        let flushed = self.log().flushed().0;
+        ensure!(flushed <= end, "flushed {flushed} of {end}");
+        self.model.durable = self.model.durable.max(flushed);
+        self.model.start_max = self.model.start_max.max(start);
+        Ok(())
+    }
+
+    fn make_batch(&mut self, producers: &mut [Option<i32>]) -> (Batch, Vec<i64>) {
+        let codec = [Codec::None, Codec::None, Codec::Lz4][self.random.below(3) as usize];
+        let mut builder = BatchBuilder::new(Offset::ZERO, Compression::of(codec));
+        let records = 1 + self.random.below(4) as i32;
+        if self.random.below(2) == 0 {
+            let id = self.random.below(PRODUCERS as u64) as usize;
+            let sequence = producers[id].map_or(0, |last| last + 1);
+            producers[id] = Some(sequence + records - 1);
+            builder = builder.with_producer(ProducerId(id as i64), ProducerEpoch(0), sequence);
+        }
+        let mut timestamps = Vec::new();
+        for _ in 0..records {
+            let timestamp = self.time - self.random.below(300) as i64;
+            let value: Vec<u8> = (0..self.random.below(120)).map(|_| self.random.next_u64() as u8).collect();
+            builder.append(Timestamp(timestamp), None, Some(&value), &[]);
+            timestamps.push(timestamp);
+        }
+        let bytes = builder.finish().expect("the codecs take these bytes");
+        (Batch::from_bytes(&bytes).expect("it is one batch"), timestamps)
+    }
+
+    fn append(&mut self) -> Result<(), String> {
+        if self.random.below(20) == 0 {
+            self.epoch.0 += 1;
+        }
+        let mut sequences: Vec<Option<i32>> = (0..PRODUCERS)
+            .map(|id| self.model.last_of(ProducerId(id)).and_then(|last| last.producer).map(|(_, last)| last))
+            .collect();
+        let made: Vec<(Batch, Vec<i64>)> =
+            (0..1 + self.random.below(5)).map(|_| self.make_batch(&mut sequences)).collect();
+        let mut batches: Vec<Batch> = made.iter().map(|(batch, _)| batch.clone()).collect();
+        let (epoch, now) = (self.epoch, self.now());
+        let results = self.log().append(&mut batches, epoch, Origin::Client, now);
+        self.note_appended(made, &batches, &results, false)
+    }
+
+    fn note_appended(
+        &mut self,
+        made: Vec<(Batch, Vec<i64>)>,
+        batches: &[Batch],
+        results: &[Result<Appended, ErrorCode>],
+        may_fail: bool,
+    ) -> Result<(), String> {
+        ensure!(results.len() == made.len(), "{} results for {} batches", results.len(), made.len());
+        for (((sent, timestamps), batch), result) in made.into_iter().zip(batches).zip(results) {
+            match result {
+                Ok(appended) => {
+                    ensure!(!appended.duplicate, "taken for a duplicate: {appended:?}");
+                    ensure!(
+                        appended.first.0 == self.model.end,
+                        "at {appended:?}, expected {}",
+                        self.model.end
+                    );
+                    self.model.end = appended.last.0 + 1;
+                    self.model.batches.push(ModelBatch::new(sent, batch, timestamps));
+                }
+                Err(_) if may_fail => {}
+                Err(code) => return Err(format!("append refused: {code:?}")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes, runs or finishes the upkeep job.
+    fn advance_job(&mut self) -> Result<(), String> {
+        let now = self.now();
+        self.job = match self.job.take() {
+            None => self.log().next_job(now).map(InFlight::Made),
+            Some(InFlight::Made(job)) => Some(InFlight::Run(job.run())),
+            Some(InFlight::Run(outcome)) => {
+                self.log().finish(outcome, now).map_err(text)?;
+                // Retention may have waited for it.
+                self.model.start = self.log().log_start().0;
+                None
+            }
+        };
+        Ok(())
+    }
+
+    fn advance_flush(&mut self) -> Result<(), String> {
+        let now = self.now();
+        self.flush = match self.flush.take() {
+            None => self.log().flush_job().map(InFlight::Made),
+            Some(InFlight::Made(job)) => Some(InFlight::Run(job.run())),
+            Some(InFlight::Run(outcome)) => {
+                self.log().finish_flush(outcome, now).map_err(text)?;
+                None
+            }
+        };
+        Ok(())
+    }
+
+    fn finish_jobs(&mut self) -> Result<(), String> {
+        while self.job.is_some() {
+            self.advance_job()?;
+        }
+        while self.flush.is_some() {
+            self.advance_flush()?;
+        }
+        Ok(())
+    }
+
+    fn checkpoint(&mut self) -> Result<(), String> {
+        if self.random.below(2) == 0 {
+            self.log().request_checkpoint();
+            return Ok(());
+        }
+        self.write_checkpoints()
+    }
+
+    fn write_checkpoints(&mut self) -> Result<(), String> {
+        let (point, start) = (self.log().recovery_point(), self.log().log_start());
+        let entry = |offset| [(self.topic_partition.clone(), offset)];
+        self.dir.write_checkpoint(Checkpoint::RecoveryPoint, &entry(point)).map_err(text)?;
+        self.dir.write_checkpoint(Checkpoint::LogStart, &entry(start)).map_err(text)?;
+        self.model.recovery_point = point.0;
+        self.model.start_checkpoint = start.0;
+        Ok(())
+    }
+
+    fn retention(&mut self) -> Result<(), String> {
+        let (now, end) = (self.now(), self.model.end);
+        let before = self.model.start;
+        self.log().enforce_retention(Offset(end), now);
+        self.model.start = self.log().log_start().0;
+        ensure!(self.model.start >= before, "the log start went back to {}", self.model.start);
+        Ok(())
+    }
+
+    fn delete_records(&mut self) -> Result<(), String> {
+        let offset =
+            self.model.start + self.random.below((self.model.end - self.model.start) as u64 / 4 + 1) as i64;
+        let start = self.log().advance_log_start(Offset(offset)).map_err(|code| format!("{code:?}"))?;
+        ensure!(start.0 == offset, "DeleteRecords to {offset} answered {start}");
+        self.model.start = offset;
+        Ok(())
+    }
+
+    fn truncate(&mut self) -> Result<(), String> {
+        self.finish_jobs()?;
+        let low = self.model.start.max(self.model.end - 40);
+        let offset = low + self.random.below((self.model.end - low) as u64 + 1) as i64;
+        let end = self.model.batch_at(offset).map_or(self.model.end, |batch| batch.first);
+        let now = self.now();
+        self.log().truncate_to(Offset(offset), now).map_err(text)?;
+        self.model.cut(end);
+        self.write_checkpoints()
+    }
+
+    fn full_disk(&mut self) -> Result<(), String> {
+        let mut sequences: Vec<Option<i32>> = (0..PRODUCERS)
+            .map(|id| self.model.last_of(ProducerId(id)).and_then(|last| last.producer).map(|(_, last)| last))
+            .collect();
+        let made: Vec<(Batch, Vec<i64>)> = (0..4).map(|_| self.make_batch(&mut sequences)).collect();
+        let mut batches: Vec<Batch> = made.iter().map(|(batch, _)| batch.clone()).collect();
+        let (epoch, now) = (self.epoch, self.now());
+        let fault = Fault {
+            operation: Some(Operation::Write),
+            after: self.random.below(2),
+            error: rustix::io::Errno::NOSPC,
+            sticky: true,
+        };
+        self.files.set_fault(Some(fault));
+        let results = self.log().append(&mut batches, epoch, Origin::Client, now);
+        self.files.set_fault(None);
+        ensure!(!self.log().is_offline(), "a full disk took the log offline");
+        self.note_appended(made, &batches, &results, true)
+    }
+
+    /// A clean stop and start.
+    fn stop(&mut self) -> Result<(), String> {
+        self.finish_jobs()?;
+        let now = self.now();
+        self.log().close(now).map_err(text)?;
+        ensure!(self.log().recovery_point().0 == self.model.end, "closed before the end");
+        self.write_checkpoints()?;
+        self.dir.mark_clean_shutdown(BrokerEpoch(1)).map_err(text)?;
+        self.model.durable = self.model.end;
+        if self.random.below(2) == 0 {
+            self.files.crash(Crash::Machine);
+        }
+        let (start, end) = (self.model.start, self.model.end);
+        self.open()?;
+        ensure!(self.log().log_start().0 == start, "a clean start moved the log start from {start}");
+        ensure!(self.log().log_end().0 == end, "a clean start moved the log end from {end}");
+        self.fetch_all()?;
+        self.send_again()
+    }
+
+    fn crash(&mut self, crash: Crash) -> Result<(), String> {
+        self.job = None;
+        self.flush = None;
+        self.log = None;
+        self.files.crash(crash);
+        let before = (self.model.start, self.model.end);
+        self.open()?;
+        let (start, end) = (self.log().log_start().0, self.log().log_end().0);
+        ensure!(end <= before.1, "{crash:?}: the log grew from {} to {end}", before.1);
+        let promised = if crash == Crash::Process { before.1 } else { self.model.durable };
+        ensure!(end >= promised, "{crash:?}: {end} is left, {promised} was promised");
+        ensure!(start <= before.0, "{crash:?}: the log start went on from {} to {start}", before.0);
+        ensure!(start >= self.model.start_checkpoint, "{crash:?}: the log start went back to {start}");
+        self.model.start = start;
+        let whole = self.model.batches.iter().rfind(|batch| batch.next <= end).map_or(0, |batch| batch.next);
+        ensure!(
+            whole == end,
+            "{crash:?}: the log ends at {end}, inside a batch or behind a gap after {whole}"
+        );
+        self.model.cut(end);
+        self.model.start = start;
+        self.write_checkpoints()?;
+        self.fetch_all()?;
+        self.send_again()
+    }
+
+    fn open(&mut self) -> Result<(), String> {
+        let (dir, found) = open_dir(&self.files)?;
+        let partition = found.partitions.into_iter().next().ok_or("the partition's directory is lost")?;
+        ensure!(partition.recovery_point.0 == self.model.recovery_point, "the recovery point is lost");
+        let cold = self.random.below(2) * 30;
+        self.files.set_cold_percent(cold);
+        let options = OpenOptions {
+            dir: partition.dir,
+            topic_partition: partition.topic_partition,
+            config: Arc::clone(&self.config),
+            recovery_point: partition.recovery_point,
+            log_start: partition.log_start,
+            clean: found.clean,
+        };
+        self.dir = dir;
+        self.log = Some(Log::open(&self.context, options, self.now()).map_err(text)?);
+        Ok(())
+    }
+
+    fn plan(&mut self, request: ReadRequest) -> Result<ReadPlan<MemFiles>, String> {
+        let mut read = self.log().read(request).map_err(text)?;
+        for _ in 0..100 {
+            read = match read {
+                Read::Plan(plan) => return Ok(plan),
+                Read::NeedsDisk(job) => {
+                    let outcome = job.run();
+                    if self.random.below(10) == 0 && self.job.is_some() {
+                        self.advance_job()?;
+                    }
+                    match self.log().finish_read(outcome) {
+                        Ok(read) => read,
+                        Err(ReadError::Stale) => self.log().read(request).map_err(text)?,
+                        Err(error) => return Err(text(error)),
+                    }
+                }
+            };
+        }
+        Err(format!("{request:?} finds no plan"))
+    }
+
+    fn fetch(&mut self, offset: i64, bytes_max: u32, bound: i64) -> Result<(), String> {
+        let request = ReadRequest {
+            offset: Offset(offset),
+            bytes_max,
+            upper_bound: Offset(bound),
+            whole_first_batch: true,
+        };
+        let plan = self.plan(request)?;
+        let expected = self.model.bytes(offset, bound);
+        let Some(range) = plan.range else {
+            ensure!(expected.is_empty(), "{request:?}: nothing, expected {} bytes", expected.len());
+            return Ok(());
+        };
+        let mut bytes = vec![0; range.length as usize];
+        let read = range.file.read_at(&mut bytes, range.position).map_err(text)?;
+        ensure!(read == bytes.len(), "{request:?}: {read} bytes of {}", bytes.len());
+        ensure!(expected.starts_with(&bytes), "{request:?}: other bytes than expected");
+        let first = self.model.batch_at(offset).map_or(0, |batch| batch.bytes.len());
+        ensure!(bytes.len() >= first, "{request:?}: the first batch is not whole");
+        ensure!(plan.first_batch_bytes as usize == first, "{request:?}: first batch of {first} bytes");
+        ensure!(bytes.len() <= first.max(bytes_max as usize), "{request:?}: {} bytes", bytes.len());
+        Ok(())
+    }
+
+    fn fetch_some(&mut self) -> Result<(), String> {
+        for _ in 0..5 {
+            let (start, end) = (self.model.start, self.model.end);
+            let offset = start + self.random.below((end - start) as u64 + 1) as i64;
+            let bound = offset + self.random.below((end - offset) as u64 + 1) as i64;
+            let bytes_max = self.random.below(3000) as u32;
+            self.fetch(offset, bytes_max, bound)?;
+            self.fetch(offset, bytes_max, end)?;
+        }
+        Ok(())
+    }
+
+    /// Every offset, and those around the log.
+    fn fetch_all(&mut self) -> Result<(), String> {
+        let (start, end) = (self.model.start, self.model.end);
+        for offset in start..end {
+            self.fetch(offset, 1, end)?;
+        }
+        for offset in [start - 1, end + 1] {
+            let request = ReadRequest {
+                offset: Offset(offset),
+                bytes_max: 1,
+                upper_bound: Offset(end),
+                whole_first_batch: true,
+            };
+            let answer = self.log().read(request);
+            ensure!(matches!(answer, Err(ReadError::OutOfRange)), "{offset} is readable in {start}..{end}");
+        }
+        self.look_up()
+    }
+
+    /// Offsets by time and by leader epoch.
+    fn look_up(&mut self) -> Result<(), String> {
+        for _ in 0..3 {
+            let time = self.time - self.random.below(10_000) as i64;
+            let found = match self.log().offset_for(TimestampTarget::FirstAtOrAfter(Timestamp(time))) {
+                OffsetLookup::Ready(found) => found,
+                OffsetLookup::NeedsDisk(job) => job.run().map_err(text)?,
+            };
+            let found = found.map(|found| (found.offset.0, found.timestamp.0));
+            let expected = self.model.first_at_or_after(time);
+            ensure!(found == expected, "first at or after {time}: {found:?}, expected {expected:?}");
+        }
+        for epoch in 0..=self.epoch.0 {
+            let epoch = LeaderEpoch(epoch);
+            if let Some(expected) = self.model.epoch_end(epoch) {
+                let found = self.log().epoch_end(epoch);
+                ensure!(found == (epoch, expected), "epoch {epoch} ends at {found:?}, expected {expected}");
+            }
+        }
+        Ok(())
+    }
+
+    /// The last batch of each producer, once more: nothing must be written twice.
+    fn send_again(&mut self) -> Result<(), String> {
+        for id in 0..PRODUCERS {
+            let Some(last) = self.model.last_of(ProducerId(id)) else { continue };
+            if last.first < self.model.start {
+                continue;
+            }
+            let (first, mut batches) = (last.first, vec![last.sent.clone()]);
+            let (epoch, now) = (self.epoch, self.now());
+            let results = self.log().append(&mut batches, epoch, Origin::Client, now);
+            match &results[..] {
+                [Ok(appended)] if appended.duplicate && appended.first.0 == first => {}
+                other => return Err(format!("producer {id} sent {first} again and got {other:?}")),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn open_dir(files: &MemFiles) -> Result<(LogDir<MemFiles>, kuring::log::Found), String> {
+    LogDir::open(files.clone(), Path::new(DATA), "sim", BrokerId(1)).map_err(text)
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+fn simulate(seed: u64, lies: Lies) -> Result<(), String> {
+    let mut world = World::new(seed, lies)?;
+    for step in 0..STEPS {
+        world.step().map_err(|failure| format!("step {step}: {failure}"))?;
+    }
+    world.fetch_all()
+}
+
+#[test]
+fn log_agrees_with_its_model_through_crashes() {
+    run_seeds(12, |seed| simulate(seed, Lies::default()));
+}
+
+#[test]
+fn a_sync_that_lies_is_found_out() {
+    let found = |lies| (0..20).any(|seed| simulate(seed, lies).is_err());
+    assert!(found(Lies { sync_data: true, sync_dir: false }), "data that was never synced");
+    assert!(found(Lies { sync_data: false, sync_dir: true }), "names that were never synced");
+}
