@@ -11,9 +11,10 @@ use futures::stream::FuturesUnordered;
 use super::client::{find_partition, find_topic};
 use super::fetch_session::{Context, SessionKey};
 use super::produce::current_leader;
+use super::shares::Shares;
 use super::{Client, CloseReason, Outcome, Piece, malformed};
+use crate::base::BrokerId;
 use crate::base::clock::{self, Monotonic};
-use crate::base::{BrokerId, ShardId};
 use crate::io::os::OsFiles;
 use crate::log::FileRange;
 use crate::metadata::Image;
@@ -28,15 +29,8 @@ use crate::wire::fetch::{
 };
 use crate::wire::header::RequestHeader;
 
-/// Where a part of a share stands in the request.
-type Place = usize;
-
-/// The partitions of a request that one shard owns.
-struct Share {
-    owner: ShardId,
-    parts: Vec<FetchPart>,
-    places: Vec<Place>,
-}
+/// The partitions of a request that one shard owns, with their places in the request.
+type Share = super::shares::Share<FetchPart, usize>;
 
 /// One partition's answer, with the range that its records are in.
 struct Merged {
@@ -86,29 +80,22 @@ fn split(
     partitions: &[(SessionKey, FetchPartition)],
 ) -> (Vec<Merged>, Vec<Share>) {
     let mut merged = Vec::with_capacity(partitions.len());
-    let mut shares: Vec<Share> = Vec::new();
+    let mut shares = Shares::new();
     for (place, (key, partition)) in partitions.iter().enumerate() {
         let target = find_topic(image, &key.topic)
             .and_then(|topic| find_partition(&client.shard, topic, key.partition));
         merged.push(Merged::failed(partition, target.as_ref().err().copied()));
         let Ok(target) = target else { continue };
-        let at = match shares.iter().position(|share| share.owner == target.owner) {
-            Some(at) => at,
-            None => {
-                shares.push(Share { owner: target.owner, parts: Vec::new(), places: Vec::new() });
-                shares.len() - 1
-            }
-        };
-        shares[at].places.push(place);
-        shares[at].parts.push(FetchPart {
+        let part = FetchPart {
             key: target.key,
             offset: partition.fetch_offset,
             bytes_max: u32::try_from(partition.max_bytes).unwrap_or(0),
             current_leader_epoch: partition.current_leader_epoch,
             last_fetched_epoch: partition.last_fetched_epoch,
-        });
+        };
+        shares.add(target.owner, place, part);
     }
-    (merged, shares)
+    (merged, shares.into_vec())
 }
 
 /// Asks the owners. With one owner the wait is its own; with several, a first round looks without waiting,

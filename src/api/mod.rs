@@ -22,9 +22,11 @@ mod group_loader;
 mod groups;
 pub mod init_producer_id;
 pub mod internal_topics;
+pub mod list_offsets;
 pub mod metadata;
 mod offsets;
 pub mod produce;
+mod shares;
 
 use std::future::Future;
 use std::rc::Rc;
@@ -99,6 +101,9 @@ pub async fn serve(client: &Rc<Client>, header: &RequestHeader, body: Bytes) -> 
         ApiKey::Produce => produce::begin(client, header, body).await.await,
         ApiKey::Fetch => fetch::handle(client, header, &body).await,
         ApiKey::ApiVersions => typed(header, &body, |request| api_versions::handle(version, request)).await,
+        ApiKey::ListOffsets => {
+            typed(header, &body, |request| list_offsets::handle(client, version, request)).await
+        }
         ApiKey::Metadata => typed(header, &body, |request| metadata::handle(client, version, request)).await,
         ApiKey::DescribeCluster => {
             typed(header, &body, |request| describe_cluster::handle(client, version, request)).await

@@ -10,8 +10,9 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::client::{Target, find_partition, find_topic};
+use super::shares::{Place, Share, Shares};
 use super::{Client, CloseReason, Outcome, answer, malformed};
-use crate::base::{LeaderEpoch, PartitionIndex, ShardId};
+use crate::base::{LeaderEpoch, PartitionIndex};
 use crate::metadata::Image;
 use crate::partition::{Acks, AppendFailure};
 use crate::shard::PendingReply;
@@ -26,23 +27,9 @@ use crate::wire::produce::{
 /// Kafka's own clients may write to internal topics with this client id alone (`AdminUtils`).
 const ADMIN_CLIENT_ID: &[u8] = b"__admin_client";
 
-/// Where a partition's answer goes in the response.
-#[derive(Clone, Copy)]
-struct Slot {
-    topic: usize,
-    partition: usize,
-}
-
-/// The part of a request that one shard owns.
-struct Share {
-    owner: ShardId,
-    parts: Vec<AppendPart>,
-    slots: Vec<Slot>,
-}
-
 struct SentShare {
     pending: PendingReply,
-    slots: Vec<Slot>,
+    places: Vec<Place>,
 }
 
 /// Begins a produce request: when this returns, its batches stand in their owners' queues.
@@ -74,22 +61,23 @@ pub async fn begin(
     let may_write_internal = header.client_id.as_deref() == Some(ADMIN_CLIENT_ID);
     let (mut response, shares) = split(client, &image, request.topics, may_write_internal);
     let timeout = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0));
+    let shares = shares.into_vec();
     let mut sent = Vec::with_capacity(shares.len());
-    for Share { owner, parts, slots } in shares {
+    for Share { owner, parts, places } in shares {
         let append = AppendRequest { parts, acks, produce_version: header.version, timeout };
         let pending = client.shard.send(owner, Request::Append(append)).await;
-        sent.push(SentShare { pending, slots });
+        sent.push(SentShare { pending, places });
     }
     let header = header.clone();
     let client = client.clone();
     Box::pin(async move {
-        for SentShare { pending, slots } in sent {
+        for SentShare { pending, places } in sent {
             let Reply::Append(AppendReply { parts, spent }) = pending.await else {
                 crate::base::fatal("an append got another request's answer");
             };
             drop(spent);
-            for (slot, result) in slots.into_iter().zip(parts) {
-                let partition = &mut response.topics[slot.topic].partitions[slot.partition];
+            for (Place { topic, partition }, result) in places.into_iter().zip(parts) {
+                let partition = &mut response.topics[topic].partitions[partition];
                 *partition = partition_response(partition.index, result);
             }
         }
@@ -114,9 +102,9 @@ fn split(
     image: &Image,
     topics: Vec<ProduceTopic>,
     may_write_internal: bool,
-) -> (ProduceResponse, Vec<Share>) {
+) -> (ProduceResponse, Shares<AppendPart>) {
     let mut response = ProduceResponse { topics: Vec::with_capacity(topics.len()), ..Default::default() };
-    let mut shares: Vec<Share> = Vec::new();
+    let mut shares = Shares::new();
     for (topic_at, ProduceTopic { topic, partitions }) in topics.into_iter().enumerate() {
         let found = find_topic(image, &topic);
         let mut answers = Vec::with_capacity(partitions.len());
@@ -131,9 +119,9 @@ fn split(
             match target {
                 Ok(Target { key, owner }) => {
                     answers.push(ProducePartitionResponse::failed(partition.index, None));
-                    let share = share_of(&mut shares, owner);
-                    share.parts.push(AppendPart { key, records: partition.records.unwrap_or_default() });
-                    share.slots.push(Slot { topic: topic_at, partition: partition_at });
+                    let place = Place { topic: topic_at, partition: partition_at };
+                    let records = partition.records.unwrap_or_default();
+                    shares.add(owner, place, AppendPart { key, records });
                 }
                 Err(code) => answers.push(ProducePartitionResponse::failed(partition.index, code)),
             }
@@ -141,18 +129,6 @@ fn split(
         response.topics.push(ProduceTopicResponse { topic, partitions: answers });
     }
     (response, shares)
-}
-
-/// The share of `owner`; a request has few owners, so a scan is the fastest map.
-fn share_of(shares: &mut Vec<Share>, owner: ShardId) -> &mut Share {
-    let at = match shares.iter().position(|share| share.owner == owner) {
-        Some(at) => at,
-        None => {
-            shares.push(Share { owner, parts: Vec::new(), slots: Vec::new() });
-            shares.len() - 1
-        }
-    };
-    &mut shares[at]
 }
 
 fn refuse_all(request: &ProduceRequest, code: ErrorCode) -> ProduceResponse {

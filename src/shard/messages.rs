@@ -170,6 +170,8 @@ pub struct OffsetQuery {
 pub enum OffsetTarget {
     Earliest,
     Latest,
+    /// The last offset in a remote tier: there is none.
+    LatestTiered,
     /// The record with the largest timestamp (KIP-734).
     MaxTimestamp,
     /// The first record at or after a time.

@@ -60,14 +60,15 @@ impl Shard {
             partition.check_leader_epoch(query.current_leader_epoch)?;
             let bound = partition.upper_bound(query.waterline);
             let log = partition.log();
-            let plain = |offset: Offset| {
-                let leader_epoch = log.epoch_of(offset).or(Some(partition.leader_epoch()));
+            let plain = |offset: Offset, leader_epoch| {
                 let found = TimestampOffset { timestamp: Timestamp::NONE, offset, leader_epoch };
                 Found::Now(OffsetAnswer { found: Some(found) })
             };
             let target = match query.target {
-                OffsetTarget::Earliest => return Ok(plain(log.log_start())),
-                OffsetTarget::Latest => return Ok(plain(bound)),
+                OffsetTarget::Earliest => return Ok(plain(log.log_start(), log.epoch_of(log.log_start()))),
+                // The leader's epoch, whoever wrote the last record below the bound (`Partition`).
+                OffsetTarget::Latest => return Ok(plain(bound, Some(partition.leader_epoch()))),
+                OffsetTarget::LatestTiered => return Ok(Found::Now(OffsetAnswer { found: None })),
                 OffsetTarget::MaxTimestamp => TimestampTarget::Max,
                 OffsetTarget::At(timestamp) => TimestampTarget::FirstAtOrAfter(timestamp),
             };
