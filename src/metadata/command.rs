@@ -61,6 +61,23 @@ impl CommandKind {
     ];
 }
 
+impl CommandKind {
+    /// Whether the command keeps a broker with a full disk alive or gives space back: then it may use the
+    /// last room of the metadata log.
+    pub fn is_urgent(self) -> bool {
+        match self {
+            CommandKind::RegisterBroker
+            | CommandKind::FenceBroker
+            | CommandKind::UnfenceBroker
+            | CommandKind::DeleteTopics
+            | CommandKind::AlterConfigs => true,
+            CommandKind::CreateTopics | CommandKind::CreatePartitions | CommandKind::AllocateProducerIds => {
+                false
+            }
+        }
+    }
+}
+
 impl Command {
     pub fn kind(&self) -> CommandKind {
         match self {

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::io::mem::{Crash, Fault, Lies, MemFiles};
+use crate::io::mem::{Crash, Fault, Lies, MemFiles, Operation};
 use crate::io::runtime::run_shard;
 use crate::metadata::testing::FewRules;
 use crate::metadata::{CreateTopics, DeleteTopics, NewTopic, RegisterBroker, TopicRef};
@@ -183,6 +183,64 @@ fn run(seeds: std::ops::Range<u64>, lies: Lies) -> Vec<String> {
 #[test]
 fn no_promise_is_broken_by_a_failing_disk_and_a_crash() {
     assert_eq!(run(seeds(60), Lies::default()), [""; 0]);
+}
+
+/// Writes are refused, deletes and the broker live on.
+#[test]
+fn on_a_full_disk_topics_can_be_deleted_and_none_created() {
+    let threads = match FileThreads::start("full-disk", 1, 64) {
+        Ok(threads) => threads,
+        Err(error) => panic!("{error}"),
+    };
+    let pool = threads.clone();
+    run_shard("full-disk", move || async move {
+        let files = MemFiles::new(1);
+        let settings = Settings {
+            snapshot_entries: 50,
+            on_failure: Rc::new(|reason| panic!("{reason}")),
+            ..Settings::new(NODE, "cluster", PathBuf::from("/data/kuring-metadata"))
+        };
+        let quorum = Quorum::open(files.clone(), pool, Rc::new(FewRules), settings).await.unwrap();
+        let mut promised = Promised { last_producer_id: -1, ..Promised::default() };
+        work(&quorum, &mut promised, &mut Random::seeded(1)).await;
+        let full = |operation| {
+            Some(Fault {
+                operation: Some(operation),
+                after: 0,
+                error: rustix::io::Errno::NOSPC,
+                sticky: true,
+            })
+        };
+        files.set_fault(full(Operation::Preallocate));
+        let create = |number: usize| {
+            let topic = NewTopic {
+                name: format!("more{number}"),
+                partitions: 500,
+                replication_factor: 1,
+                assignment: Vec::new(),
+                configs: Vec::new(),
+            };
+            Command::CreateTopics(CreateTopics { topics: vec![topic], validate_only: false })
+        };
+        // What was reserved is used up first, but for the last.
+        let mut number = 0;
+        let refusal = loop {
+            match quorum.submit(create(number)).await {
+                Ok(_) => number += 1,
+                Err(refusal) => break refusal,
+            }
+        };
+        assert_eq!(refusal.code, ErrorCode::KafkaStorageError);
+        assert!(number > 10, "{number}");
+        for topic in 0..number {
+            let topics = vec![TopicRef::Name(format!("more{topic}"))];
+            quorum.submit(Command::DeleteTopics(DeleteTopics { topics })).await.unwrap();
+        }
+        files.set_fault(None);
+        quorum.submit(create(0)).await.unwrap();
+        quorum.shutdown().await;
+    });
+    threads.stop();
 }
 
 /// The check is checked: a disk that only says it synced must be caught.

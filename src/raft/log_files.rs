@@ -27,6 +27,12 @@ const HEAD_BYTES_MAX: u64 = 128;
 /// The next append goes to a new file once one is this long.
 const SEGMENT_BYTES: u64 = 4 << 20;
 
+/// Disk space is reserved in such steps, so that an append does not meet a full disk.
+const RESERVE_BYTES: u64 = 1 << 20;
+
+/// Reserved space that only commands which give space back may use: enough to delete thousands of topics.
+const LAST_BYTES: u64 = 512 << 10;
+
 /// More than the controller's limit for one entry: what is longer is no length.
 const FRAME_BYTES_MAX: usize = 32 << 20;
 
@@ -63,6 +69,8 @@ struct Segment<H> {
     /// Where each entry's frame starts.
     positions: Vec<u64>,
     length: u64,
+    /// Up to here the disk has given its blocks.
+    reserved: u64,
 }
 
 impl<H> Segment<H> {
@@ -87,8 +95,17 @@ impl<F: Files> LogFiles<F> {
     /// Appends frames made by [`frame`], the first of index `first`; `before` is the log id of the entry
     /// before it. Durable when it returns.
     pub fn append(&mut self, first: u64, before: Option<LogId>, frames: &[Vec<u8>]) -> Result<(), LogError> {
-        if self.segments.back().is_none_or(|segment| segment.length >= SEGMENT_BYTES) {
-            self.start_segment(first, before)?;
+        let bytes: usize = frames.iter().map(Vec::len).sum();
+        match self.segments.back() {
+            None => self.start_segment(first, before, bytes as u64)?,
+            Some(segment) if segment.length >= SEGMENT_BYTES => {
+                match self.start_segment(first, before, bytes as u64) {
+                    // The old file has room that was reserved for these bytes.
+                    Err(LogError::Io { path, error }) if is_full(&error) => self.remove_if_there(&path)?,
+                    other => other?,
+                }
+            }
+            Some(_) => {}
         }
         let Some(segment) = self.segments.back_mut() else { return Ok(()) };
         assert_eq!(segment.next(), first, "the metadata log has no gaps");
@@ -101,6 +118,34 @@ impl<F: Files> LogFiles<F> {
             segment.length += frame.len() as u64;
         }
         Ok(())
+    }
+
+    /// Sees to it that `bytes` more can be appended however full the disk gets; the last of the reserve is for
+    /// what is `urgent`. Returns how many bytes further appends that are not have, or `None` when the disk is
+    /// full.
+    pub fn reserve(&mut self, bytes: u64, urgent: bool) -> Result<Option<u64>, LogError> {
+        let Some(segment) = self.segments.back_mut() else { return Ok(Some(0)) };
+        let kept_back = if urgent { 0 } else { LAST_BYTES };
+        let needed = segment.length + bytes + kept_back;
+        if segment.reserved < needed {
+            let ends = [needed + RESERVE_BYTES + LAST_BYTES - kept_back, needed];
+            let mut got = None;
+            for end in ends {
+                match segment.file.preallocate(segment.length, end - segment.length) {
+                    Ok(()) => {
+                        got = Some(end);
+                        break;
+                    }
+                    Err(error) if is_full(&error) => {}
+                    Err(error) => return Err(io_error(&segment.path, error)),
+                }
+            }
+            match got {
+                Some(end) => segment.reserved = end,
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(segment.reserved.saturating_sub(segment.length + LAST_BYTES)))
     }
 
     /// Takes away all entries from `index` on. Newest first, so that a crash leaves no gap.
@@ -117,6 +162,8 @@ impl<F: Files> LogFiles<F> {
             cut.map_err(|error| io_error(&segment.path, error))?;
             segment.positions.truncate(kept);
             segment.length = length;
+            // A truncation gives back what was reserved behind it.
+            segment.reserved = length;
         }
         Ok(())
     }
@@ -129,7 +176,7 @@ impl<F: Files> LogFiles<F> {
             if self.segments.back().is_some_and(|segment| segment.first == next) {
                 return Ok(());
             }
-            self.start_segment(next, Some(upto))?;
+            self.start_segment(next, Some(upto), 0)?;
         }
         while self.segments.get(1).is_some_and(|segment| segment.first <= next) {
             if let Some(segment) = self.segments.pop_front() {
@@ -189,8 +236,14 @@ impl<F: Files> LogFiles<F> {
         if self.segments.is_empty() {
             *loaded = Loaded { purged: before, entries: Vec::new() };
         }
-        let mut segment =
-            Segment { path: path.to_owned(), file, first, positions: Vec::new(), length: head_bytes as u64 };
+        let mut segment = Segment {
+            path: path.to_owned(),
+            file,
+            first,
+            positions: Vec::new(),
+            length: head_bytes as u64,
+            reserved: 0,
+        };
         let mut rest = &contents[head_bytes..];
         while !rest.is_empty() {
             let position = contents.len() - rest.len();
@@ -225,11 +278,14 @@ impl<F: Files> LogFiles<F> {
         Ok(())
     }
 
-    fn start_segment(&mut self, first: u64, before: Option<LogId>) -> Result<(), LogError> {
+    /// `room`: bytes that will be appended at once.
+    fn start_segment(&mut self, first: u64, before: Option<LogId>, room: u64) -> Result<(), LogError> {
         let path = self.dir.join(format!("{first:020}{SUFFIX}"));
         let head = head(first, before);
+        let reserved = head.len() as u64 + room + RESERVE_BYTES + LAST_BYTES;
         let make = || -> io::Result<F::File> {
             let file = self.files.open(&path, OpenMode::CreateNew)?;
+            file.preallocate(0, reserved)?;
             file.write_all_at(&mut [IoSlice::new(&head)], 0)?;
             file.sync_all()?;
             self.files.sync_dir(&self.dir)?;
@@ -237,7 +293,7 @@ impl<F: Files> LogFiles<F> {
         };
         let file = make().map_err(|error| io_error(&path, error))?;
         let length = head.len() as u64;
-        self.segments.push_back(Segment { path, file, first, positions: Vec::new(), length });
+        self.segments.push_back(Segment { path, file, first, positions: Vec::new(), length, reserved });
         Ok(())
     }
 
@@ -247,11 +303,24 @@ impl<F: Files> LogFiles<F> {
         self.remove_file(&path)
     }
 
+    fn remove_if_there(&self, path: &Path) -> Result<(), LogError> {
+        match self.files.exists(path) {
+            Ok(true) => self.remove_file(path),
+            Ok(false) => Ok(()),
+            Err(error) => Err(io_error(path, error)),
+        }
+    }
+
     /// Each removal is durable before the next, so that no gap can remain.
     fn remove_file(&self, path: &Path) -> Result<(), LogError> {
         let removed = self.files.remove_file(path).and_then(|()| self.files.sync_dir(&self.dir));
         removed.map_err(|error| io_error(path, error))
     }
+}
+
+/// Whether the disk, or the quota on it, is used up.
+pub fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// The stored form of an entry with its length and CRC.

@@ -153,7 +153,7 @@ fn a_log_started_anew_takes_the_place_of_the_old_one_also_after_a_crash() {
     let (mut log, _) = reopen(dir.path());
     append(&mut log, 0..3, 10);
     // As if the crash came before the old file was removed.
-    log.start_segment(101, Some(log_id(100))).unwrap();
+    log.start_segment(101, Some(log_id(100)), 0).unwrap();
     let (_, loaded) = reopen(dir.path());
     assert_eq!((loaded.purged, indexes(&loaded)), (Some(log_id(100)), vec![]));
     assert_eq!(file_names(dir.path()).len(), 1);

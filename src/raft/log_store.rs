@@ -26,6 +26,9 @@ use crate::io::threads::FileThreads;
 /// Changes that wait for the disk; openraft waits when there are more.
 const JOBS_WAITING_MAX: usize = 256;
 
+/// What an entry takes on disk beside its records.
+const ENTRY_OVERHEAD_MAX: u64 = 64;
+
 /// The store's handle; clones share it. Also the reader that openraft asks for.
 #[derive(Clone)]
 pub struct LogStore {
@@ -38,6 +41,8 @@ struct Cache {
     entries: VecDeque<Entry>,
     purged: Option<LogId>,
     vote: Option<Vote>,
+    /// Bytes that can be appended without asking the disk for room.
+    room: u64,
 }
 
 enum Job {
@@ -45,6 +50,7 @@ enum Job {
     Truncate { index: u64, done: oneshot::Sender<io::Result<()>> },
     Purge { upto: LogId, done: oneshot::Sender<io::Result<()>> },
     SaveVote { vote: Vote, done: oneshot::Sender<io::Result<()>> },
+    Reserve { bytes: u64, urgent: bool, done: oneshot::Sender<io::Result<Option<u64>>> },
 }
 
 impl LogStore {
@@ -57,7 +63,7 @@ impl LogStore {
         vote: Option<Vote>,
     ) -> (LogStore, Task<()>) {
         let (jobs, waiting) = mpsc::channel(JOBS_WAITING_MAX);
-        let cache = Cache { entries: loaded.entries.into(), purged: loaded.purged, vote };
+        let cache = Cache { entries: loaded.entries.into(), purged: loaded.purged, vote, room: 0 };
         let writer =
             Writer { threads, log: Arc::new(Mutex::new(log)), vote: Arc::new(Mutex::new(vote_file)) };
         let task = runtime::spawn(Queue::Control, "raft-log", writer.run(waiting));
@@ -67,6 +73,20 @@ impl LogStore {
     /// The last entry, or what was purged when there is none.
     pub fn last_log_id(&self) -> Option<LogId> {
         self.cache.borrow().last_log_id()
+    }
+
+    /// Sees to it that an entry with `bytes` of records can be appended even if the disk fills up meanwhile;
+    /// false: there is no room. What is `urgent` may use the last of the reserve.
+    pub async fn reserve(&self, bytes: u64, urgent: bool) -> io::Result<bool> {
+        let bytes = bytes + ENTRY_OVERHEAD_MAX;
+        if bytes <= self.cache.borrow().room {
+            return Ok(true);
+        }
+        let (done, result) = oneshot::channel();
+        self.jobs.send(Job::Reserve { bytes, urgent, done }).await.map_err(|_| stopped())?;
+        let room = result.await.unwrap_or_else(|_| Err(stopped()))?;
+        self.cache.borrow_mut().room = room.unwrap_or(0);
+        Ok(room.is_some())
     }
 
     async fn do_job(&self, job: impl FnOnce(oneshot::Sender<io::Result<()>>) -> Job) -> io::Result<()> {
@@ -142,6 +162,8 @@ impl RaftLogStorage<Types> for LogStore {
             let start = cache.entries.len();
             cache.entries.extend(entries);
             let frames: Vec<Vec<u8>> = cache.entries.range(start..).map(log_files::frame).collect();
+            let bytes: usize = frames.iter().map(Vec::len).sum();
+            cache.room = cache.room.saturating_sub(bytes as u64);
             let Some(first) = cache.entries.get(start).map(|entry| entry.log_id.index) else {
                 flushed.io_completed(Ok(()));
                 return Ok(());
@@ -157,6 +179,7 @@ impl RaftLogStorage<Types> for LogStore {
             let mut cache = self.cache.borrow_mut();
             let kept = cache.position(index);
             cache.entries.truncate(kept);
+            cache.room = 0;
         }
         self.do_job(|done| Job::Truncate { index, done }).await
     }
@@ -201,6 +224,10 @@ impl<F: Files> Writer<F> {
                     Job::Truncate { index, done } => (Work::Truncate(index), vec![Answer::Done(done)]),
                     Job::Purge { upto, done } => (Work::Purge(upto), vec![Answer::Done(done)]),
                     Job::SaveVote { vote, done } => (Work::SaveVote(vote), vec![Answer::Done(done)]),
+                    Job::Reserve { bytes, urgent, done } => {
+                        let _ = done.send(self.reserve(bytes, urgent).await.map_err(io::Error::other));
+                        continue;
+                    }
                 };
                 let result = match &failed {
                     Some(reason) => Err(reason.clone()),
@@ -214,6 +241,15 @@ impl<F: Files> Writer<F> {
                 }
             }
         }
+    }
+
+    async fn reserve(&self, bytes: u64, urgent: bool) -> Result<Option<u64>, String> {
+        let log = self.log.clone();
+        let job = move || {
+            let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
+            log.reserve(bytes, urgent).map_err(|error| error.to_string())
+        };
+        self.threads.run("raft-log", job).await
     }
 
     async fn perform(&self, work: Work) -> Result<(), String> {

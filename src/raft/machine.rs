@@ -11,7 +11,7 @@ use openraft::type_config::alias::SnapshotOf;
 use openraft::{EntryPayload, OptionalSend};
 use tokio::sync::watch;
 
-use super::snapshots::Snapshots;
+use super::snapshots::{SnapshotError, Snapshots};
 use super::types::{Entry, LogId, SnapshotMeta, StoredMembership, Types};
 use crate::io::Files;
 use crate::io::threads::FileThreads;
@@ -110,6 +110,21 @@ impl<F: Files> RaftStateMachine<Types> for Machine<F> {
         Ok(())
     }
 
+    /// Writes the snapshot already here, because openraft gives up on a builder that fails, and a full disk
+    /// must not end the broker: the log goes on until there is room.
+    async fn try_create_snapshot_builder(&mut self, force: bool) -> Option<Builder<F>> {
+        let mut builder = self.get_snapshot_builder().await;
+        let written = builder.write().await;
+        match written {
+            Err(error) if error.is_full() && !force => {
+                tracing::warn!("no metadata snapshot: {error}");
+                return None;
+            }
+            written => builder.written = Some(written),
+        }
+        Some(builder)
+    }
+
     async fn get_snapshot_builder(&mut self) -> Builder<F> {
         let applied = self.applied.borrow();
         Builder {
@@ -117,6 +132,7 @@ impl<F: Files> RaftStateMachine<Types> for Machine<F> {
             meta: applied.meta(),
             snapshots: self.snapshots.clone(),
             threads: self.threads.clone(),
+            written: None,
         }
     }
 
@@ -144,19 +160,31 @@ pub struct Builder<F> {
     meta: SnapshotMeta,
     snapshots: Snapshots<F>,
     threads: FileThreads,
+    /// What came of writing it.
+    written: Option<Result<Vec<u8>, SnapshotError>>,
+}
+
+impl<F: Files> Builder<F> {
+    async fn write(&self) -> Result<Vec<u8>, SnapshotError> {
+        let (state, meta, snapshots) = (self.state.clone(), self.meta.clone(), self.snapshots.clone());
+        let write = move || {
+            let bytes = state.encode();
+            snapshots.write(&meta, &bytes)?;
+            Ok(bytes)
+        };
+        self.threads.run("raft-snapshot", write).await
+    }
 }
 
 impl<F: Files> RaftSnapshotBuilder<Types> for Builder<F> {
     type SnapshotData = SnapshotBytes;
 
     async fn build_snapshot(&mut self) -> io::Result<SnapshotOf<Types, SnapshotBytes>> {
-        let (state, meta, snapshots) = (self.state.clone(), self.meta.clone(), self.snapshots.clone());
-        let build = move || -> io::Result<Vec<u8>> {
-            let bytes = state.encode();
-            snapshots.write(&meta, &bytes).map_err(io::Error::other)?;
-            Ok(bytes)
+        let written = match self.written.take() {
+            Some(written) => written,
+            None => self.write().await,
         };
-        let bytes = self.threads.run("raft-snapshot", build).await?;
+        let bytes = written.map_err(io::Error::other)?;
         Ok(Snapshot { meta: self.meta.clone(), snapshot: SnapshotBytes(bytes) })
     }
 }

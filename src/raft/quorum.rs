@@ -157,6 +157,7 @@ impl Quorum {
         let (store, log_task) =
             LogStore::start(threads.clone(), stored.log, stored.loaded, stored.vote_file, stored.vote);
         let first_own = store.last_log_id().map_or(1, |log_id| log_id.index + 1);
+        let log = store.clone();
         let machine = Machine::new(applied.clone(), images_sender, stored.snapshots, threads);
         let config = config(&settings).map_err(|error| OpenError::Raft(error.to_string()))?;
         let raft = Raft::new(node, Arc::new(config), NoPeers, store, machine)
@@ -168,6 +169,7 @@ impl Quorum {
         let mut driver = Driver {
             controller: Controller::new(settings.controller, rules, settings.ids, settings.random),
             raft,
+            log,
             applied,
             times: times.clone(),
             log_task,
@@ -381,6 +383,7 @@ async fn lead<F: Files>(raft: &Raft<F>, node: u64, first_own: u64, wait: Duratio
 struct Driver<F: Files> {
     controller: Controller,
     raft: Raft<F>,
+    log: LogStore,
     applied: Rc<RefCell<Applied>>,
     times: Rc<RefCell<Times>>,
     log_task: Task<()>,
@@ -401,7 +404,7 @@ impl<F: Files> Driver<F> {
         }
         let records = vec![Record::Cluster { id: expected.to_owned() }];
         for _ in 0..RETRIES_MAX {
-            match self.propose(records.clone()).await {
+            match self.propose(records.clone(), 0).await {
                 Proposed::Applied => return Ok(()),
                 Proposed::NotNow => runtime::sleep(RETRY_PAUSE).await,
                 Proposed::Refused(refusal) => return Err(OpenError::Raft(refusal.to_string())),
@@ -447,7 +450,17 @@ impl<F: Files> Driver<F> {
             if outcome.records.is_empty() {
                 return Ok(outcome.response);
             }
-            match self.propose(outcome.records).await {
+            let bytes = outcome.bytes as u64;
+            match self.log.reserve(bytes, command.kind().is_urgent()).await {
+                Ok(true) => {}
+                Ok(false) => {
+                    let text = "The disk of the metadata log is full.";
+                    return Err(Refusal::new(ErrorCode::KafkaStorageError, text));
+                }
+                // The proposal meets the same error and tells it.
+                Err(error) => tracing::error!("{error}"),
+            }
+            match self.propose(outcome.records, bytes).await {
                 Proposed::Applied => return Ok(outcome.response),
                 Proposed::NotNow => runtime::sleep(RETRY_PAUSE).await,
                 Proposed::Refused(refusal) => return Err(refusal),
@@ -456,9 +469,7 @@ impl<F: Files> Driver<F> {
         Err(Refusal::new(ErrorCode::NotController, "This node does not come to lead."))
     }
 
-    async fn propose(&mut self, records: Vec<Record>) -> Proposed {
-        // Close enough for the snapshot policy; the exact size is the log store's.
-        let bytes = (records.len() * size_of::<Record>()) as u64;
+    async fn propose(&mut self, records: Vec<Record>, bytes: u64) -> Proposed {
         match self.raft.client_write(Proposal { records: Arc::from(records) }).await {
             Ok(_) => {
                 self.note_bytes(bytes).await;

@@ -27,6 +27,13 @@ pub enum SnapshotError {
     Damaged { path: PathBuf, what: String },
 }
 
+impl SnapshotError {
+    /// Whether it is only for want of space.
+    pub fn is_full(&self) -> bool {
+        matches!(self, SnapshotError::Io { error, .. } if super::log_files::is_full(error))
+    }
+}
+
 /// The snapshots in a directory.
 #[derive(Clone)]
 pub struct Snapshots<F> {

@@ -3,7 +3,7 @@
 use super::super::command::{ProducerIdBlock, Refusal, RegisterBroker, Response};
 use super::super::image::{BrokerImage, Image};
 use super::super::record::Record;
-use super::Outcome;
+use super::Decision;
 use crate::base::{BrokerEpoch, BrokerId, ProducerId};
 use crate::wire::ErrorCode;
 
@@ -12,7 +12,7 @@ const PRODUCER_IDS_PER_BLOCK: u32 = 1000;
 
 /// A registration replaces an earlier one of the same id: two processes with one id are kept apart by the
 /// lock on the data directory.
-pub(super) fn register(image: &Image, request: RegisterBroker) -> Result<Outcome, Refusal> {
+pub(super) fn register(image: &Image, request: RegisterBroker) -> Result<Decision, Refusal> {
     if request.cluster_id != image.cluster_id() {
         return Err(Refusal::new(
             ErrorCode::InconsistentClusterId,
@@ -30,7 +30,7 @@ pub(super) fn register(image: &Image, request: RegisterBroker) -> Result<Outcome
         fenced: request.fenced,
         log_dirs: request.log_dirs,
     };
-    Ok(Outcome {
+    Ok(Decision {
         records: vec![Record::BrokerRegistered(broker)],
         response: Response::BrokerRegistered { epoch },
     })
@@ -41,27 +41,27 @@ pub(super) fn set_fenced(
     id: BrokerId,
     epoch: BrokerEpoch,
     fenced: bool,
-) -> Result<Outcome, Refusal> {
+) -> Result<Decision, Refusal> {
     let broker = check_epoch(image, id, epoch)?;
     let record = match (broker.fenced, fenced) {
         (false, true) => Some(Record::BrokerFenced { id, epoch }),
         (true, false) => Some(Record::BrokerUnfenced { id, epoch }),
         _ => None,
     };
-    Ok(Outcome { records: record.into_iter().collect(), response: Response::Done })
+    Ok(Decision { records: record.into_iter().collect(), response: Response::Done })
 }
 
 pub(super) fn allocate_producer_ids(
     image: &Image,
     broker: BrokerId,
     epoch: BrokerEpoch,
-) -> Result<Outcome, Refusal> {
+) -> Result<Decision, Refusal> {
     check_epoch(image, broker, epoch)?;
     let first = image.next_producer_id();
     let Some(next) = first.0.checked_add(i64::from(PRODUCER_IDS_PER_BLOCK)).map(ProducerId) else {
         return Err(Refusal::new(ErrorCode::UnknownServerError, "All producer ids are used up."));
     };
-    Ok(Outcome {
+    Ok(Decision {
         records: vec![Record::ProducerIds { broker, epoch, next }],
         response: Response::ProducerIds(ProducerIdBlock { first, count: PRODUCER_IDS_PER_BLOCK }),
     })

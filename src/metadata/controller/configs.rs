@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 use super::super::command::{AlterConfigs, ConfigEdit, ConfigOp, Refusal, Response};
 use super::super::image::{ConfigResource, Image, Overrides};
 use super::super::record::Record;
-use super::{ConfigRules, Controller, Outcome};
+use super::{ConfigRules, Controller, Decision};
 use crate::wire::ErrorCode;
 
 /// Kafka stores no longer value.
 const CONFIG_VALUE_BYTES_MAX: usize = 32_767;
 
 impl Controller {
-    pub(super) fn alter_configs(&mut self, image: &Image, request: AlterConfigs) -> Outcome {
+    pub(super) fn alter_configs(&mut self, image: &Image, request: AlterConfigs) -> Decision {
         let mut times: BTreeMap<&ConfigResource, usize> = BTreeMap::new();
         for change in &request.changes {
             *times.entry(&change.resource).or_default() += 1;
@@ -35,7 +35,7 @@ impl Controller {
         if request.validate_only {
             records.clear();
         }
-        Outcome { records, response: Response::ConfigsAltered(results) }
+        Decision { records, response: Response::ConfigsAltered(results) }
     }
 }
 

@@ -74,7 +74,15 @@ pub enum IdSource {
 pub struct Outcome {
     /// Empty: nothing changes, answer at once.
     pub records: Vec<Record>,
+    /// What the records take when they are stored.
+    pub bytes: usize,
     pub response: Response,
+}
+
+/// An [`Outcome`] before its size was checked.
+struct Decision {
+    records: Vec<Record>,
+    response: Response,
 }
 
 /// Turns commands into records.
@@ -97,7 +105,7 @@ impl Controller {
 
     /// Decides on `command`, given the state as of all commands before. An error refuses the whole command.
     pub fn handle(&mut self, image: &Image, command: Command) -> Result<Outcome, Refusal> {
-        let outcome = match command {
+        let Decision { records, response } = match command {
             Command::RegisterBroker(request) => brokers::register(image, request)?,
             Command::FenceBroker { id, epoch } => brokers::set_fenced(image, id, epoch, true)?,
             Command::UnfenceBroker { id, epoch } => brokers::set_fenced(image, id, epoch, false)?,
@@ -109,8 +117,8 @@ impl Controller {
                 brokers::allocate_producer_ids(image, broker, epoch)?
             }
         };
-        check_size(&outcome.records)?;
-        Ok(outcome)
+        let bytes = check_size(&records)?;
+        Ok(Outcome { records, bytes, response })
     }
 
     fn new_topic_id(&mut self, image: &Image) -> TopicId {
@@ -131,7 +139,8 @@ impl Controller {
     }
 }
 
-fn check_size(records: &[Record]) -> Result<(), Refusal> {
+/// The stored size of the records.
+fn check_size(records: &[Record]) -> Result<usize, Refusal> {
     let too_large = || {
         Refusal::new(
             ErrorCode::PolicyViolation,
@@ -143,7 +152,7 @@ fn check_size(records: &[Record]) -> Result<(), Refusal> {
     }
     let mut bytes = Vec::new();
     codec::encode_records(records, &mut bytes);
-    if bytes.len() > ENTRY_BYTES_MAX { Err(too_large()) } else { Ok(()) }
+    if bytes.len() > ENTRY_BYTES_MAX { Err(too_large()) } else { Ok(bytes.len()) }
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use super::super::image::{ConfigResource, Image, PartitionImage, TopicImage};
 use super::super::names;
 use super::super::record::Record;
 use super::configs::initial_overrides;
-use super::{Controller, Outcome};
+use super::{Controller, Decision};
 use crate::base::{BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicName};
 use crate::wire::ErrorCode;
 
@@ -22,7 +22,11 @@ const PARTITIONS_PER_COMMAND_MAX: i64 = 10_000;
 const CLUSTER_METADATA_TOPIC: &str = "__cluster_metadata";
 
 impl Controller {
-    pub(super) fn create_topics(&mut self, image: &Image, request: CreateTopics) -> Result<Outcome, Refusal> {
+    pub(super) fn create_topics(
+        &mut self,
+        image: &Image,
+        request: CreateTopics,
+    ) -> Result<Decision, Refusal> {
         check_total(request.topics.iter().map(|topic| match topic.partitions {
             -1 if !topic.assignment.is_empty() => topic.assignment.len() as i64,
             -1 => i64::from(self.settings.default_partitions),
@@ -56,10 +60,10 @@ impl Controller {
                 created.id = TopicId::ZERO;
             }
         }
-        Ok(Outcome { records, response: Response::TopicsCreated(results) })
+        Ok(Decision { records, response: Response::TopicsCreated(results) })
     }
 
-    pub(super) fn delete_topics(&mut self, image: &Image, request: DeleteTopics) -> Outcome {
+    pub(super) fn delete_topics(&mut self, image: &Image, request: DeleteTopics) -> Decision {
         let find = |topic: &TopicRef| match topic {
             TopicRef::Name(name) => image.topic(name).ok_or_else(|| unknown_topic(name)),
             TopicRef::Id(id) => image.topic_by_id(*id).ok_or_else(|| {
@@ -94,14 +98,14 @@ impl Controller {
             };
             results.push((topic, result));
         }
-        Outcome { records, response: Response::TopicsDeleted(results) }
+        Decision { records, response: Response::TopicsDeleted(results) }
     }
 
     pub(super) fn create_partitions(
         &mut self,
         image: &Image,
         request: CreatePartitions,
-    ) -> Result<Outcome, Refusal> {
+    ) -> Result<Decision, Refusal> {
         check_total(request.topics.iter().map(|topic| {
             let current = image.topic(&topic.name).map_or(0, |found| found.partitions.len());
             i64::from(topic.count) - current as i64
@@ -124,7 +128,7 @@ impl Controller {
         if request.validate_only {
             records.clear();
         }
-        Ok(Outcome { records, response: Response::PartitionsCreated(results) })
+        Ok(Decision { records, response: Response::PartitionsCreated(results) })
     }
 
     fn plan_topic(
