@@ -74,6 +74,8 @@ fn respond(
                         .with_config_source(row.source.wire_id())
                 });
                 answer
+                    // kafka-protocol's default is an empty text.
+                    .with_error_message(None)
                     .with_topic_id(created.id.0)
                     .with_num_partitions(created.partitions)
                     .with_replication_factor(created.replication_factor)
@@ -153,6 +155,7 @@ mod tests {
             let head = if CreateTopicsResponse::header_version(version) >= 1 { 9 } else { 8 };
             let back = CreateTopicsResponse::decode(&mut frame.slice(head..), version).unwrap();
             assert_eq!((back.topics[0].error_code, back.topics[1].error_code), (0, 36));
+            assert_eq!(back.topics[0].error_message, None);
             let configs = back.topics[0].configs.clone().unwrap_or_default();
             assert_eq!(configs.len() > 20, version >= CONFIGS_FROM, "version {version}");
             if let Some(row) = configs.iter().find(|row| &*row.name == "retention.ms") {

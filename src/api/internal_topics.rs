@@ -4,6 +4,7 @@ use crate::config::BrokerConfig;
 use crate::metadata::{NewTopic, is_internal_topic};
 
 pub const CONSUMER_OFFSETS: &str = "__consumer_offsets";
+const CLUSTER_METADATA: &str = "__cluster_metadata";
 
 /// The topic that keeps committed offsets and groups (`OffsetConfig`).
 pub fn consumer_offsets(config: &BrokerConfig) -> NewTopic {
@@ -23,12 +24,12 @@ pub fn consumer_offsets(config: &BrokerConfig) -> NewTopic {
 }
 
 /// The topic to be made when `name` was asked for and is not there; `None` for an internal topic that no
-/// service here uses.
+/// service here uses, and for the name of Kafka's metadata log.
 pub(super) fn auto_created(name: &str, config: &BrokerConfig) -> Option<NewTopic> {
     if name == CONSUMER_OFFSETS {
         return Some(consumer_offsets(config));
     }
-    (!is_internal_topic(name)).then(|| NewTopic {
+    (!is_internal_topic(name) && name != CLUSTER_METADATA).then(|| NewTopic {
         name: name.to_owned(),
         partitions: -1,
         replication_factor: -1,
