@@ -91,8 +91,6 @@ pub struct BrokerConfig {
     pub retention_check_interval_ms: u64,
     /// The first housekeeping of logs comes so long after the start.
     pub log_initial_task_delay_ms: u64,
-    /// Above 2^53 it means never.
-    pub flush_check_interval_ms: u64,
     pub recovery_point_checkpoint_interval_ms: u64,
     pub log_start_offset_checkpoint_interval_ms: u64,
     pub high_watermark_checkpoint_interval_ms: u64,
@@ -106,16 +104,9 @@ pub struct BrokerConfig {
     /// The cores to use; `None`: those that the process may use.
     pub cpus: Option<Vec<usize>>,
     pub durability: Durability,
-    /// Per log directory.
-    pub unflushed_bytes_max: u64,
     pub file_threads: usize,
-    /// `None`: what the limit on open files leaves.
-    pub open_files_max: Option<usize>,
     /// Of received requests, per shard.
     pub receive_bytes_max: u64,
-    /// Of received requests, per connection; one request alone may be larger.
-    pub connection_bytes_max: u64,
-    pub watchdog_stall_ms: u64,
 
     /// What was set, for [`BrokerConfig::levels`] and DescribeConfigs.
     pub settings: Settings,
@@ -333,7 +324,6 @@ impl Given {
             log,
             retention_check_interval_ms: s.number("log.retention.check.interval.ms"),
             log_initial_task_delay_ms: s.number("log.initial.task.delay.ms"),
-            flush_check_interval_ms: s.number("log.flush.scheduler.interval.ms"),
             recovery_point_checkpoint_interval_ms: s.number("log.flush.offset.checkpoint.interval.ms"),
             log_start_offset_checkpoint_interval_ms: s
                 .number("log.flush.start.offset.checkpoint.interval.ms"),
@@ -347,12 +337,8 @@ impl Given {
                 Some("fsync") => Durability::Fsync,
                 _ => Durability::PageCache,
             },
-            unflushed_bytes_max: s.number("kuring.unflushed.bytes"),
             file_threads: s.number("kuring.file.threads"),
-            open_files_max: Some(s.number::<usize>("kuring.open.files")).filter(|files| *files > 0),
             receive_bytes_max: s.number("kuring.memory.receive.bytes"),
-            connection_bytes_max: s.number("kuring.memory.connection.bytes"),
-            watchdog_stall_ms: s.number("kuring.watchdog.stall.ms"),
             settings,
         })
     }

@@ -327,7 +327,7 @@ pub(super) static LOG: &[Definition] = &[
         Some("9223372036854775807"),
         Any,
         High,
-        "How often partitions are looked at for flush.ms.",
+        "What log.flush.interval.ms is if that is not set; kuring looks for what is due every few seconds.",
     ),
     p(
         "log.flush.offset.checkpoint.interval.ms",

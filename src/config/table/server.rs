@@ -367,14 +367,6 @@ pub(super) static SERVER: &[Definition] = &[
         "When a write is acknowledged: in the page cache, as Kafka does, or after it is synced to the disk.",
     ),
     p(
-        "kuring.unflushed.bytes",
-        Long,
-        Some("1073741824"),
-        AtLeast(1 << 20),
-        Medium,
-        "How many written bytes per data directory may wait to be synced.",
-    ),
-    p(
         "kuring.file.threads",
         Int,
         Some("4"),
@@ -383,37 +375,11 @@ pub(super) static SERVER: &[Definition] = &[
         "The threads for file operations that may wait for the disk.",
     ),
     p(
-        "kuring.open.files",
-        Int,
-        Some("0"),
-        AtLeast(0),
-        Low,
-        "How many segment files stay open; 0 for as many as the limit on open files leaves beside \
-         connections.",
-    ),
-    p(
         "kuring.memory.receive.bytes",
         Long,
         Some("134217728"),
         AtLeast(4 << 20),
         Medium,
         "How many bytes of received requests a shard holds before it stops reading.",
-    ),
-    p(
-        "kuring.memory.connection.bytes",
-        Long,
-        Some("16777216"),
-        AtLeast(1 << 20),
-        Medium,
-        "How many bytes of received requests one connection may hold before it is not read; a single \
-         larger request still passes.",
-    ),
-    p(
-        "kuring.watchdog.stall.ms",
-        Long,
-        Some("1000"),
-        AtLeast(10),
-        Low,
-        "A shard that makes no progress for so long is reported.",
     ),
 ];
