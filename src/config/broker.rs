@@ -103,7 +103,11 @@ pub struct BrokerConfig {
     pub shards: Option<u16>,
     /// The cores to use; `None`: those that the process may use.
     pub cpus: Option<Vec<usize>>,
+    /// The shards that take connections; `None`: all.
+    pub connection_shards: Option<Vec<usize>>,
     pub durability: Durability,
+    /// All log directories together.
+    pub unflushed_bytes_max: u64,
     pub file_threads: usize,
     /// Of received requests, per shard.
     pub receive_bytes_max: u64,
@@ -332,7 +336,9 @@ impl Given {
             producer_id_expiration_check_interval_ms: s.number("producer.id.expiration.check.interval.ms"),
             groups: group_settings(s),
             shards: Some(s.number::<u16>("kuring.shards")).filter(|shards| *shards > 0),
-            cpus: self.cpus(s)?,
+            cpus: self.numbers(s, "kuring.cpus")?,
+            unflushed_bytes_max: s.number("kuring.unflushed.bytes"),
+            connection_shards: self.numbers(s, "kuring.connection.shards")?,
             durability: match s.text("kuring.durability").as_deref() {
                 Some("fsync") => Durability::Fsync,
                 _ => Durability::PageCache,
@@ -495,14 +501,15 @@ impl Given {
         Ok(())
     }
 
-    fn cpus(&self, s: &Settings) -> Result<Option<Vec<usize>>, ConfigError> {
-        let text = s.text("kuring.cpus").unwrap_or_default();
+    /// A list as `0-3,8`; `None` when it is empty.
+    fn numbers(&self, s: &Settings, name: &'static str) -> Result<Option<Vec<usize>>, ConfigError> {
+        let text = s.text(name).unwrap_or_default();
         if text.is_empty() {
             return Ok(None);
         }
-        match parse_cpus(&text) {
-            Some(cpus) => Ok(Some(cpus)),
-            None => Err(self.error("kuring.cpus", "wanted: cores and ranges of cores, as in 0-3,8")),
+        match parse_numbers(&text) {
+            Some(numbers) => Ok(Some(numbers)),
+            None => Err(self.error(name, "wanted: numbers and ranges of numbers, as in 0-3,8")),
         }
     }
 
@@ -551,17 +558,17 @@ pub(super) fn parse_ip_limits(text: &str) -> Option<BTreeMap<IpAddr, u32>> {
     Some(limits)
 }
 
-/// `0-3,8` as the sorted cores; `None` if it is anything else.
-fn parse_cpus(text: &str) -> Option<Vec<usize>> {
-    const CPUS_MAX: usize = 4096;
-    let mut cpus = std::collections::BTreeSet::new();
+/// `0-3,8` as sorted numbers; `None` if it is anything else.
+fn parse_numbers(text: &str) -> Option<Vec<usize>> {
+    const NUMBERS_MAX: usize = 4096;
+    let mut numbers = std::collections::BTreeSet::new();
     for part in text.split(',').map(str::trim) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last) = (first.trim().parse::<usize>().ok()?, last.trim().parse::<usize>().ok()?);
-        if first > last || last >= CPUS_MAX {
+        if first > last || last >= NUMBERS_MAX {
             return None;
         }
-        cpus.extend(first..=last);
+        numbers.extend(first..=last);
     }
-    Some(cpus.into_iter().collect())
+    Some(numbers.into_iter().collect())
 }

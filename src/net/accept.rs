@@ -31,6 +31,8 @@ pub struct Gate(Arc<Mutex<GateState>>);
 struct GateState {
     limits: ConnectionLimits,
     per_shard: Vec<u32>,
+    /// Which shards take connections.
+    open: Vec<bool>,
     per_ip: HashMap<IpAddr, u32>,
     total: u32,
     refused: u64,
@@ -47,10 +49,13 @@ pub struct Pass {
 }
 
 impl Gate {
-    pub fn new(limits: ConnectionLimits, shards: u16) -> Self {
+    /// `only` names the shards that take connections, if not all do (`kuring.connection.shards`).
+    pub fn new(limits: ConnectionLimits, shards: u16, only: Option<&[usize]>) -> Self {
+        let open = (0..usize::from(shards)).map(|shard| only.is_none_or(|only| only.contains(&shard)));
         Self(Arc::new(Mutex::new(GateState {
             limits,
             per_shard: vec![0; usize::from(shards)],
+            open: open.collect(),
             per_ip: HashMap::new(),
             total: 0,
             refused: 0,
@@ -84,6 +89,7 @@ impl Gate {
         }
         // Shard 0 has the controller and the coordinators beside it: a connection there counts double.
         let shard = (0..state.per_shard.len())
+            .filter(|&shard| state.open[shard])
             .min_by_key(|&shard| (state.per_shard[shard] + 1) * if shard == 0 { 2 } else { 1 })?;
         state.per_shard[shard] += 1;
         state.total += 1;
@@ -191,7 +197,7 @@ mod tests {
 
     #[test]
     fn few_connections_spread_evenly_and_shard_zero_gets_half() {
-        let gate = Gate::new(limits(100, 100), 3);
+        let gate = Gate::new(limits(100, 100), 3, None);
         let passes: Vec<Pass> = (0..10).filter_map(|_| gate.admit(HERE)).collect();
         let mut counts = [0; 3];
         for pass in &passes {
@@ -202,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_closed_connection_makes_room_for_another() {
-        let gate = Gate::new(limits(2, 100), 1);
+        let gate = Gate::new(limits(2, 100), 1, None);
         let first = gate.admit(HERE);
         let _second = gate.admit(HERE);
         assert!(gate.admit(HERE).is_none());
@@ -213,7 +219,7 @@ mod tests {
 
     #[test]
     fn one_address_cannot_take_every_place() {
-        let gate = Gate::new(limits(10, 1), 2);
+        let gate = Gate::new(limits(10, 1), 2, None);
         let _first = gate.admit(HERE);
         assert!(gate.admit(HERE).is_none());
         assert!(gate.admit(IpAddr::from([10, 0, 0, 1])).is_some());

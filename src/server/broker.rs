@@ -68,6 +68,11 @@ pub(super) fn run(config: BrokerConfig) -> Result<(), StartError> {
     .map_err(|error| StartError::Io { what: "signals", error })?;
 
     let shards = plan.shards();
+    if let Some(only) = &config.connection_shards
+        && !only.iter().any(|&shard| shard < usize::from(shards))
+    {
+        return Err(StartError::NoShardForConnections { shards });
+    }
     let settings = Settings {
         broker: config.node_id,
         config: Arc::new(config),
@@ -188,7 +193,8 @@ impl Leader {
         let connections = Connections::start(&shard, accepted);
         let config = shard.config().clone();
         let quorum = self.open_quorum(&config).await?;
-        let gate = Gate::new(config.connection_limits.clone(), self.shards);
+        let gate =
+            Gate::new(config.connection_limits.clone(), self.shards, config.connection_shards.as_deref());
         let groups = group_driver::Driver::start(&shard);
         let publisher = Publisher::new(shard.clone(), gate.clone(), groups.clone());
         let services =

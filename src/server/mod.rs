@@ -60,6 +60,8 @@ enum StartError {
     Io { what: &'static str, error: std::io::Error },
     #[error("{0}")]
     Cpu(String),
+    #[error("kuring.connection.shards names none of the {shards} shards")]
+    NoShardForConnections { shards: u16 },
 }
 
 fn start(path: Option<PathBuf>, set: &[(String, String)]) -> Result<(), StartError> {

@@ -106,14 +106,18 @@ impl Shard {
             let size_before = partition.log().size();
             let turn = partition.turn(TURN_BYTES_MAX, clock::now(), &mut committed);
             let appended = partition.log().log_end() > before;
-            (turn, appended, partition.log().size().saturating_sub(size_before))
+            let bytes = partition.log().size().saturating_sub(size_before);
+            (turn, appended, bytes, partition.log().is_offline())
         });
-        let Ok((turn, appended, bytes)) = turned else { return };
+        let Ok((turn, appended, bytes, offline)) = turned else { return };
         self.counters.appended_batches.add(committed.len() as u64);
         self.finish_appends(committed);
         if appended {
-            replica.unflushed_bytes.set(replica.unflushed_bytes.get() + bytes);
+            self.note_unflushed(replica, bytes);
             self.look_for_jobs(replica);
+        }
+        if offline {
+            self.report_failure(replica, &"an append failed");
         }
         self.after_turn(replica, turn);
     }

@@ -179,6 +179,7 @@ impl Shard {
         let Some(replica) = self.replica(part.key) else {
             return (failed(ErrorCode::UnknownTopicOrPartition), start, None);
         };
+        replica.last_used.set(clock::monotonic());
         let outcome = replica.with(|partition| {
             if let Err(code) = partition.check_leader_epoch(part.current_leader_epoch) {
                 return (failed(code), start, None);

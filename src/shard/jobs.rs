@@ -12,7 +12,7 @@ use crate::base::clock::{self, Monotonic};
 use crate::config::Durability;
 use crate::io::os::OsFiles;
 use crate::io::runtime::{Queue, spawn, yield_if_needed};
-use crate::log::{FlushJob, LogError};
+use crate::log::FlushJob;
 
 /// The period of the sweep that looks after flushes, idle memory and the longer periods.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
@@ -20,6 +20,12 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// Write-back of a file starts when this much of it is dirty: then the kernel never has so much that it
 /// slows the writers down (FACTS A12).
 const WRITE_BACK_BYTES: u64 = 8 << 20;
+
+/// While a shard has more unflushed bytes than its share, files with this much go first.
+const WRITE_BACK_BYTES_PRESSED: u64 = 64 << 10;
+
+/// A replica that nobody wrote or read for so long gives its descriptors back.
+const IDLE_FILES_AFTER: Duration = Duration::from_secs(60);
 
 /// How often every log is asked for work that came due by itself, as the removal of old files.
 const UPKEEP_EVERY_MS: u64 = 5_000;
@@ -34,7 +40,7 @@ impl Shard {
         if !replica.job_runs.get() && replica.with(|partition| partition.log().has_job(now)) == Ok(true) {
             self.run_jobs(replica.clone());
         }
-        let many_dirty = replica.unflushed_bytes.get() >= WRITE_BACK_BYTES;
+        let many_dirty = replica.unflushed_bytes.get() >= self.write_back_bytes();
         let flush = replica.with(|partition| match partition.flush_due(now) {
             None if many_dirty => partition.start_flush(),
             due => due,
@@ -42,6 +48,19 @@ impl Shard {
         if let Ok(Some(job)) = flush {
             self.run_flush(replica.clone(), job);
         }
+    }
+
+    pub(super) fn note_unflushed(&self, replica: &Replica, bytes: u64) {
+        replica.unflushed_bytes.set(replica.unflushed_bytes.get() + bytes);
+        replica.last_used.set(clock::monotonic());
+        self.unflushed_bytes.set(self.unflushed_bytes.get() + bytes);
+    }
+
+    /// How much of a file may be dirty: less once the shard has used up its share of
+    /// `kuring.unflushed.bytes`.
+    fn write_back_bytes(&self) -> u64 {
+        let share = self.settings.config.unflushed_bytes_max / u64::from(self.shards());
+        if self.unflushed_bytes.get() > share { WRITE_BACK_BYTES_PRESSED } else { WRITE_BACK_BYTES }
     }
 
     fn run_jobs(self: &Rc<Self>, replica: Rc<Replica>) {
@@ -62,7 +81,8 @@ impl Shard {
     }
 
     fn run_flush(self: &Rc<Self>, replica: Rc<Replica>, job: FlushJob<OsFiles>) {
-        replica.unflushed_bytes.set(0);
+        let bytes = replica.unflushed_bytes.replace(0);
+        self.unflushed_bytes.set(self.unflushed_bytes.get().saturating_sub(bytes));
         let shard = self.clone();
         let queue = match shard.settings.config.durability {
             Durability::Fsync => Queue::Serve,
@@ -98,7 +118,7 @@ impl Shard {
     }
 
     /// A disk error ends the directory's service on every shard; the rest goes on.
-    fn report_failure(self: &Rc<Self>, replica: &Replica, error: &LogError) {
+    pub(super) fn report_failure(self: &Rc<Self>, replica: &Replica, error: &dyn std::fmt::Display) {
         tracing::error!(
             partition = %replica.topic_partition,
             directory = %self.settings.directories.path(replica.directory).display(),
@@ -198,6 +218,9 @@ impl Shard {
                 });
             }
             if retention || producers || upkeep {
+                if now.monotonic.since(replica.last_used.get()) >= IDLE_FILES_AFTER {
+                    let _ = replica.with(|partition| partition.log_mut().release_files());
+                }
                 self.look_for_jobs(&replica);
             }
             yield_if_needed().await;

@@ -99,6 +99,8 @@ pub struct Shard {
     control: OnceCell<Rc<dyn Control>>,
     chunks: ChunkPool,
     stopping: Cell<bool>,
+    /// Bytes appended and not yet under a flush, all replicas together.
+    unflushed_bytes: Cell<u64>,
     pub counters: Counters,
 }
 
@@ -122,6 +124,7 @@ impl Shard {
             control: OnceCell::new(),
             chunks,
             stopping: Cell::new(false),
+            unflushed_bytes: Cell::new(0),
             counters: Counters::default(),
         });
         pump::start(&shard, requests, replies);

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use super::appends::AppendToken;
 use super::placement::PartitionKey;
 use crate::base::TopicPartition;
+use crate::base::clock::{self, Monotonic};
 use crate::io::os::OsFiles;
 use crate::partition::Partition;
 use crate::wire::ErrorCode;
@@ -24,6 +25,7 @@ pub(super) struct Replica {
     pub(super) job_runs: Cell<bool>,
     /// Bytes appended since the last flush began.
     pub(super) unflushed_bytes: Cell<u64>,
+    pub(super) last_used: Cell<Monotonic>,
 }
 
 pub(super) enum ReplicaState {
@@ -46,6 +48,7 @@ impl Replica {
             is_dirty: Cell::new(false),
             job_runs: Cell::new(false),
             unflushed_bytes: Cell::new(0),
+            last_used: Cell::new(clock::monotonic()),
         })
     }
 

@@ -359,6 +359,22 @@ pub(super) static SERVER: &[Definition] = &[
          host.",
     ),
     p(
+        "kuring.unflushed.bytes",
+        Long,
+        Some("1073741824"),
+        AtLeast(1 << 20),
+        Medium,
+        "How many written bytes may wait to be synced, all data directories together.",
+    ),
+    p(
+        "kuring.connection.shards",
+        String,
+        Some(""),
+        Any,
+        Low,
+        "The shards that take connections, as in 0-3,8; empty for all. To measure or test what crosses shards.",
+    ),
+    p(
         "kuring.durability",
         String,
         Some("page-cache"),
