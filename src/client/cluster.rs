@@ -303,9 +303,8 @@ impl Cluster {
             if self.network.ready(node, now) {
                 return Ok(());
             }
-            if let Some(reason) = self.network.failure(node) {
-                let reason = reason.to_owned();
-                return Err(ClientError::Connect { address: self.network.address(node), reason });
+            if let Some(error) = self.network.failure(node) {
+                return Err(error);
             }
             if now >= deadline {
                 let after = self.config.network.connect_timeout;

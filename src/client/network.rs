@@ -97,7 +97,15 @@ struct Node {
     retry_at: Monotonic,
     /// Counts attempts, to go round the addresses of a name.
     attempts: usize,
-    failure: Option<String>,
+    failure: Option<Failure>,
+}
+
+/// Why a node is not reached.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The connection had been open.
+    pub was_open: bool,
+    pub reason: String,
 }
 
 enum Link {
@@ -209,8 +217,15 @@ impl Network {
     }
 
     /// Why the last attempt to reach the node failed, while it is not reached.
-    pub fn failure(&self, id: NodeId) -> Option<&str> {
-        self.nodes.get(&id)?.failure.as_deref()
+    pub fn failure(&self, id: NodeId) -> Option<ClientError> {
+        let node = self.nodes.get(&id)?;
+        let Failure { was_open, reason } = node.failure.clone()?;
+        let address = node.address();
+        Some(if was_open {
+            ClientError::Lost { address, reason }
+        } else {
+            ClientError::Connect { address, reason }
+        })
     }
 
     /// Requests sent to the node and not yet answered.
@@ -358,8 +373,8 @@ impl Network {
     }
 
     fn not_connected(&self, id: NodeId) -> ClientError {
-        let reason = self.failure(id).unwrap_or("not connected").to_owned();
-        ClientError::Lost { address: self.address(id), reason }
+        let closed = || ClientError::Lost { address: self.address(id), reason: "not connected".into() };
+        self.failure(id).unwrap_or_else(closed)
     }
 
     fn open(&mut self, id: NodeId, now: Monotonic) {
@@ -438,11 +453,12 @@ impl Network {
     }
 
     fn fail(&mut self, id: NodeId, reason: String) {
+        let was_open = self.nodes.get(&id).is_some_and(|node| matches!(node.link, Link::Open { .. }));
         self.close(id, &reason);
         let now = monotonic();
         if let Some(node) = self.nodes.get_mut(&id) {
             node.retry_at = now.plus(node.backoff.failed(&mut self.random));
-            node.failure = Some(reason);
+            node.failure = Some(Failure { was_open, reason });
         }
     }
 

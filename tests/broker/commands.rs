@@ -1,0 +1,226 @@
+//! The command line against a running broker.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::harness::Broker;
+use crate::harness::broker::kuring;
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("text")
+}
+
+fn json_lines(bytes: &[u8]) -> Vec<Value> {
+    text(bytes).lines().map(|line| serde_json::from_str(line).expect("an object on each line")).collect()
+}
+
+/// Starts `kuring` and leaves it running.
+fn spawn(broker: &Broker, arguments: &[&str]) -> Child {
+    Command::new(env!("CARGO_BIN_EXE_kuring"))
+        .args(arguments)
+        .args(["--bootstrap", broker.bootstrap()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary was built for this test")
+}
+
+#[test]
+fn topics_are_created_described_altered_and_deleted() {
+    let broker = Broker::start();
+    broker.kuring(&["topic", "create", "a", "--partitions", "3", "--config", "retention.ms=100000"], b"");
+    let again = kuring(&["topic", "create", "a"], &["--bootstrap", broker.bootstrap()], b"");
+    assert_eq!(again.0.code(), Some(1));
+    assert!(again.2.starts_with("kuring: create topic a: TOPIC_ALREADY_EXISTS"), "{}", again.2);
+    assert_eq!(text(&broker.kuring(&["topic", "create", "a", "--if-not-exists"], b"")), "a exists\n");
+    assert_eq!(text(&broker.kuring(&["topic", "list"], b"")), "a\n");
+
+    let described = text(&broker.kuring(&["topic", "describe", "a"], b""));
+    assert!(described.contains("3 partitions, 1 replicas"), "{described}");
+    assert!(described.ends_with("retention.ms=100000\n"), "{described}");
+
+    let alter = ["topic", "alter", "a", "--partitions", "5", "--set", "cleanup.policy=delete"];
+    broker.kuring(&[&alter[..], &["--unset", "retention.ms"]].concat(), b"");
+    let described = text(&broker.kuring(&["topic", "describe", "a"], b""));
+    assert!(described.contains("5 partitions"), "{described}");
+    assert!(described.ends_with("cleanup.policy=delete\n"), "{described}");
+
+    broker.kuring(&["topic", "delete", "a"], b"");
+    assert_eq!(text(&broker.kuring(&["topic", "delete", "a", "--if-exists"], b"")), "a does not exist\n");
+    let missing = kuring(&["topic", "describe", "a"], &["--bootstrap", broker.bootstrap()], b"");
+    assert_eq!(missing.0.code(), Some(1));
+    assert_eq!(missing.2, "kuring: topic a: UNKNOWN_TOPIC_OR_PARTITION\n");
+}
+
+#[test]
+fn lines_of_any_bytes_come_back_under_every_codec() {
+    let broker = Broker::start();
+    let mut input = Vec::new();
+    for number in 0..5000u32 {
+        input.extend(number.to_le_bytes().repeat(5).into_iter().filter(|&byte| byte != b'\n'));
+        input.push(b'\n');
+    }
+    for codec in ["none", "gzip", "snappy", "lz4", "zstd"] {
+        broker.kuring(&["topic", "create", codec, "-p", "1"], b"");
+        broker.kuring(&["produce", codec, "--compression", codec], &input);
+        let output = broker.kuring(&["consume", codec, "--from-beginning", "--exit-at-end"], b"");
+        assert!(output == input, "{codec}: {} bytes came back of {}", output.len(), input.len());
+    }
+}
+
+#[test]
+fn keys_headers_and_positions_are_kept() {
+    let broker = Broker::start();
+    broker.kuring(&["topic", "create", "t", "-p", "2"], b"");
+    let produce = ["produce", "t", "--key-separator", ":", "--header", "h=1", "--header", "h=2", "-p", "1"];
+    broker.kuring(&produce, b"k1:v1\nnokey\nk2:\xff\n");
+    let records =
+        json_lines(&broker.kuring(&["consume", "t", "--from-beginning", "-e", "--format", "json"], b""));
+    let field = |name: &str| records.iter().map(|record| record[name].clone()).collect::<Vec<_>>();
+    assert_eq!(field("key"), ["k1".into(), Value::Null, "k2".into()]);
+    assert_eq!(field("value"), ["v1".into(), "nokey".into(), Value::Null]);
+    assert_eq!(records[2]["value_base64"], "/w==");
+    assert_eq!(field("offset"), [0, 1, 2]);
+    assert_eq!(field("partition"), [1, 1, 1]);
+    assert_eq!(records[0]["headers"][1]["value"], "2");
+
+    let consume = |options: &[&str]| {
+        let arguments = [&["consume", "t", "-e", "--key-separator", "="], options].concat();
+        text(&broker.kuring(&arguments, b"").escape_ascii().to_string().into_bytes())
+    };
+    assert_eq!(consume(&["--offset", "1"]), "=nokey\\nk2=\\xff\\n");
+    assert_eq!(consume(&["--offset", "-1"]), "k2=\\xff\\n");
+    assert_eq!(consume(&["--offset", "@0", "-n", "1"]), "k1=v1\\n");
+    assert_eq!(consume(&["--from-beginning", "--partition", "0"]), "");
+    assert_eq!(consume(&["--offset", "latest"]), "");
+}
+
+#[test]
+fn a_group_goes_on_where_it_stopped() {
+    let broker = Broker::start();
+    broker.kuring(&["topic", "create", "t", "-p", "3"], b"");
+    let lines: String = (0..300).map(|number| format!("k{number}:v{number}\n")).collect();
+    broker.kuring(&["produce", "t", "--key-separator", ":"], lines.as_bytes());
+    let consume = ["consume", "t", "--group", "g", "--from-beginning"];
+    let first = text(&broker.kuring(&[&consume[..], &["-n", "100"]].concat(), b""));
+    let second = text(&broker.kuring(&[&consume[..], &["-e"]].concat(), b""));
+    let mut all: Vec<&str> = first.lines().chain(second.lines()).collect();
+    assert_eq!((first.lines().count(), all.len()), (100, 300));
+    all.sort();
+    all.dedup();
+    assert_eq!(all.len(), 300, "each once");
+    assert_eq!(text(&broker.kuring(&[&consume[..], &["-e"]].concat(), b"")), "");
+}
+
+#[test]
+fn members_of_a_group_share_the_partitions_and_a_killed_ones_part_goes_over() {
+    let broker = Broker::with(2, &[("group.initial.rebalance.delay.ms", "500")]);
+    broker.kuring(&["topic", "create", "t", "-p", "4"], b"");
+    let mut members: Vec<Child> = (0..2).map(|_| spawn(&broker, &["consume", "t", "--group", "g"])).collect();
+    let (send, receive) = std::sync::mpsc::channel();
+    for (number, member) in members.iter_mut().enumerate() {
+        let output = BufReader::new(member.stdout.take().expect("piped"));
+        let send = send.clone();
+        std::thread::spawn(move || {
+            output.lines().map_while(Result::ok).for_each(|l| drop(send.send((number, l))))
+        });
+    }
+    // Until both have joined, one may have all: send until each has printed something.
+    let mut seen = [false; 2];
+    for round in 0..60 {
+        let lines: String = (0..8).map(|key| format!("{key}:{round}\n")).collect();
+        broker.kuring(&["produce", "t", "--key-separator", ":"], lines.as_bytes());
+        while let Ok((number, _)) = receive.recv_timeout(Duration::from_millis(200)) {
+            seen[number] = true;
+        }
+        if seen == [true; 2] {
+            break;
+        }
+    }
+    let stop = |member: &mut Child| {
+        let pid = rustix::process::Pid::from_child(member);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("the child is ours");
+        member.wait().expect("the child is ours").code()
+    };
+    assert_eq!(seen, [true; 2]);
+    assert_eq!(stop(&mut members[0]), Some(0), "it leaves the group");
+    let mut rest = Vec::new();
+    for round in 0..60 {
+        broker.kuring(&["produce", "t", "-p", "0"], format!("a{round}\n").as_bytes());
+        broker.kuring(&["produce", "t", "-p", "3"], format!("b{round}\n").as_bytes());
+        while let Ok((_, line)) = receive.recv_timeout(Duration::from_millis(200)) {
+            rest.push(line);
+        }
+        let has = |letter: &str| rest.iter().any(|line| line.starts_with(letter));
+        if has("a") && has("b") {
+            break;
+        }
+    }
+    let has = |letter: &str| rest.iter().any(|line| line.starts_with(letter));
+    assert!(has("a") && has("b"), "the other has all partitions: {rest:?}");
+    assert_eq!(stop(&mut members[1]), Some(0));
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_failure() {
+    let broker = Broker::start();
+    broker.kuring(&["topic", "create", "t"], b"");
+    broker.kuring(&["produce", "t"], "a line\n".repeat(100_000).as_bytes());
+    let mut consumer = spawn(&broker, &["consume", "t", "--from-beginning"]);
+    let mut first = String::new();
+    let mut output = BufReader::new(consumer.stdout.take().expect("piped"));
+    output.read_line(&mut first).expect("reads");
+    drop(output);
+    assert_eq!(first, "a line\n");
+    assert_eq!(consumer.wait().expect("the child is ours").code(), Some(0));
+}
+
+#[test]
+fn records_survive_the_kill_of_the_broker_once_and_in_order() {
+    let mut broker = Broker::start();
+    broker.kuring(&["topic", "create", "t", "-p", "1"], b"");
+    let mut producer = spawn(&broker, &["produce", "t", "--timeout", "60"]);
+    let mut stdin = producer.stdin.take().expect("piped");
+    let feeder = std::thread::spawn(move || {
+        for number in 0..30_000 {
+            writeln!(stdin, "{number}").expect("it reads on");
+            if number % 1000 == 0 {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        }
+    });
+    std::thread::sleep(Duration::from_millis(1200));
+    broker.kill();
+    broker.start_again(2);
+    feeder.join().expect("all lines are taken");
+    let output = producer.wait_with_output().expect("the child is ours");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let read = text(&broker.kuring(&["consume", "t", "--from-beginning", "-e"], b""));
+    let expected: String = (0..30_000).map(|number| format!("{number}\n")).collect();
+    assert!(read == expected, "{} lines", read.lines().count());
+}
+
+#[test]
+fn load_runs_report_what_they_did() {
+    let broker = Broker::start();
+    let run = |arguments: &[&str]| {
+        let output = broker.kuring(&[&["perf"], arguments, &["--json", "--quiet"]].concat(), b"");
+        json_lines(&output).pop().expect("one object")
+    };
+    let produced = run(&["produce", "-p", "4", "-n", "20000", "--record-size", "100"]);
+    assert_eq!(produced["produced"]["records"], 20000);
+    assert_eq!(produced["produced"]["bytes"], 2_000_000);
+    let packed = run(&["produce", "-n", "5000", "-z", "lz4", "--idempotent", "--acks", "all"]);
+    assert_eq!(packed["produced"]["failed"], 0);
+    let consumed = run(&["consume", "--check-crcs"]);
+    assert_eq!(consumed["consumed"]["records"], 25000);
+    let paced = run(&["produce", "--rate", "2000", "-d", "1", "--linger", "5"]);
+    assert!(paced["produced"]["records"].as_u64().is_some_and(|records| (1900..=2010).contains(&records)));
+    let both = run(&["end-to-end", "--topic", "e", "-p", "2", "--rate", "1000", "-d", "1"]);
+    assert_eq!(both["produced"]["records"], both["consumed"]["records"]);
+    assert!(both["consumed"]["latency_ms"]["p99"].as_f64().is_some_and(|ms| ms > 0.0));
+}
