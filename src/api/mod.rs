@@ -11,8 +11,11 @@ mod cluster_view;
 pub mod configs;
 pub mod create_partitions;
 pub mod create_topics;
+pub mod delete_records;
 pub mod delete_topics;
 pub mod describe_cluster;
+pub mod describe_log_dirs;
+pub mod describe_producers;
 pub mod describe_topic_partitions;
 mod fetch;
 mod fetch_session;
@@ -24,6 +27,7 @@ pub mod init_producer_id;
 pub mod internal_topics;
 pub mod list_offsets;
 pub mod metadata;
+pub mod offset_for_leader_epoch;
 mod offsets;
 pub mod produce;
 mod shares;
@@ -103,6 +107,18 @@ pub async fn serve(client: &Rc<Client>, header: &RequestHeader, body: Bytes) -> 
         ApiKey::ApiVersions => typed(header, &body, |request| api_versions::handle(version, request)).await,
         ApiKey::ListOffsets => {
             typed(header, &body, |request| list_offsets::handle(client, version, request)).await
+        }
+        ApiKey::OffsetForLeaderEpoch => {
+            typed(header, &body, |request| offset_for_leader_epoch::handle(client, request)).await
+        }
+        ApiKey::DeleteRecords => {
+            typed(header, &body, |request| delete_records::handle(client, request)).await
+        }
+        ApiKey::DescribeProducers => {
+            typed(header, &body, |request| describe_producers::handle(client, request)).await
+        }
+        ApiKey::DescribeLogDirs => {
+            typed(header, &body, |request| describe_log_dirs::handle(client, version, request)).await
         }
         ApiKey::Metadata => typed(header, &body, |request| metadata::handle(client, version, request)).await,
         ApiKey::DescribeCluster => {

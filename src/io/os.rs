@@ -27,6 +27,23 @@ impl AsFd for OsFile {
     }
 }
 
+/// The size of a volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct VolumeBytes {
+    pub total: u64,
+    /// What a process without privileges may still fill.
+    pub usable: u64,
+}
+
+/// The size of the volume that `path` lies on. Blocks if the volume does.
+pub fn volume_bytes(path: &Path) -> io::Result<VolumeBytes> {
+    let volume = rustix::fs::statvfs(path)?;
+    Ok(VolumeBytes {
+        total: volume.f_blocks.saturating_mul(volume.f_frsize),
+        usable: volume.f_bavail.saturating_mul(volume.f_frsize),
+    })
+}
+
 impl Files for OsFiles {
     type File = OsFile;
 

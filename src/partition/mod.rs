@@ -157,12 +157,13 @@ impl<F: Files, T> Partition<F, T> {
     /// Removes records below `offset` (DeleteRecords; -1 stands for the high watermark); answers the new
     /// log start.
     pub fn delete_records(&mut self, offset: Offset) -> Result<Offset, ErrorCode> {
+        let policy = self.config.cleanup_policy;
+        if policy.compact && !policy.delete {
+            return Err(ErrorCode::PolicyViolation);
+        }
         let target = if offset.0 == -1 { self.high_watermark } else { offset };
         if target.0 < 0 || target > self.high_watermark {
             return Err(ErrorCode::OffsetOutOfRange);
-        }
-        if !self.config.cleanup_policy.delete {
-            return Err(ErrorCode::PolicyViolation);
         }
         self.log.advance_log_start(target)
     }

@@ -1,0 +1,78 @@
+//! DescribeProducers 0 (KIP-664): the idempotent and transactional producers that partitions know of.
+
+use kafka_protocol::messages::describe_producers_response::{
+    PartitionResponse, ProducerState, TopicResponse,
+};
+use kafka_protocol::messages::{DescribeProducersRequest, DescribeProducersResponse, ProducerId};
+use kafka_protocol::protocol::StrBytes;
+
+use super::Client;
+use super::shares::{Place, Shares, find};
+use crate::log::ProducerDescription;
+use crate::metadata::{Image, check_topic_name};
+use crate::shard::messages::{Reply, Request};
+use crate::wire::ErrorCode;
+
+pub async fn handle(client: &Client, request: DescribeProducersRequest) -> DescribeProducersResponse {
+    let image = client.shard.image();
+    let mut response = DescribeProducersResponse::default();
+    let mut shares = Shares::new();
+    for topic in request.topics {
+        let refused = check(&image, &topic.name).err();
+        let mut partitions = Vec::with_capacity(topic.partition_indexes.len());
+        for index in topic.partition_indexes {
+            let mut answer =
+                PartitionResponse::default().with_partition_index(index).with_error_message(None);
+            match (&refused, find(&client.shard, &image, &topic.name, index)) {
+                (Some((code, message)), _) => {
+                    answer.error_code = code.code();
+                    answer.error_message = Some(message.clone());
+                }
+                (None, Ok(found)) => {
+                    let place = Place { topic: response.topics.len(), partition: partitions.len() };
+                    shares.add(found.owner, place, found.key);
+                }
+                (None, Err(code)) => answer.error_code = code.code(),
+            }
+            partitions.push(answer);
+        }
+        let topic = TopicResponse::default().with_name(topic.name);
+        response.topics.push(topic.with_partitions(partitions));
+    }
+    let answers = shares.ask(&client.shard, Request::Producers, |reply| match reply {
+        Reply::Producers(producers) => Some(producers),
+        _ => None,
+    });
+    for (Place { topic, partition }, producers) in answers.await {
+        let answer = &mut response.topics[topic].partitions[partition];
+        match producers {
+            Ok(producers) => answer.active_producers = producers.into_iter().map(state).collect(),
+            Err(code) => answer.error_code = code.code(),
+        }
+    }
+    response
+}
+
+/// What Kafka says in words is wrong with a topic; of a partition it gives the code alone.
+fn check(image: &Image, topic: &str) -> Result<(), (ErrorCode, StrBytes)> {
+    if let Err(error) = check_topic_name(topic) {
+        return Err((ErrorCode::InvalidTopicException, StrBytes::from_string(error.to_string())));
+    }
+    match image.topic(topic) {
+        Some(_) => Ok(()),
+        None => {
+            let message = StrBytes::from_static_str("This server does not host this topic-partition.");
+            Err((ErrorCode::UnknownTopicOrPartition, message))
+        }
+    }
+}
+
+fn state(producer: ProducerDescription) -> ProducerState {
+    ProducerState::default()
+        .with_producer_id(ProducerId(producer.id.0))
+        .with_producer_epoch(i32::from(producer.epoch.0))
+        .with_last_sequence(producer.last_sequence)
+        .with_last_timestamp(producer.last_timestamp.0)
+        .with_coordinator_epoch(producer.coordinator_epoch)
+        .with_current_txn_start_offset(producer.transaction_first.map_or(-1, |first| first.0))
+}
