@@ -38,7 +38,7 @@ pub enum Durability {
 /// Limits on connections. All of them dynamic.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConnectionLimits {
-    /// The next one waits until one ends.
+    /// The next one is closed.
     pub total: u32,
     /// The next one is closed.
     pub per_ip: u32,

@@ -169,7 +169,7 @@ pub(super) static SERVER: &[Definition] = &[
         Some("2147483647"),
         AtLeast(0),
         Medium,
-        "The most connections of the broker; one above it waits until another ends.",
+        "The most connections of the broker; one above it is closed at once.",
     )
     .dynamic(),
     p(
