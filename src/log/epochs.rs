@@ -17,6 +17,9 @@ pub(super) struct Epochs {
     /// Counts the changes, and those that the file has.
     version: u64,
     written: u64,
+    /// The last entry has no record yet. Only its first one is worth a write: every start of a broker begins an
+    /// epoch on each of its partitions.
+    begun: bool,
 }
 
 impl Epochs {
@@ -52,12 +55,25 @@ impl Epochs {
         &self.starts
     }
 
-    /// Epoch `epoch` starts at `start`. Entries that contradict it (they never got a record that lasted) go.
+    /// A leadership begins: its records, if it will have some, start at `start`.
+    pub fn begin(&mut self, epoch: LeaderEpoch, start: Offset) {
+        let (version, latest) = (self.version, self.latest());
+        self.assign(epoch, start);
+        if self.latest() != latest {
+            self.version = version;
+            self.begun = true;
+        }
+    }
+
+    /// Epoch `epoch` has a record at `start`. Entries that contradict it (they never got a record that lasted) go.
     pub fn assign(&mut self, epoch: LeaderEpoch, start: Offset) {
         let known = self.starts.last().is_some_and(|last| last.epoch == epoch && start >= last.start);
         if epoch.0 < 0 || known {
+            self.version += u64::from(known && self.begun);
+            self.begun &= !known;
             return;
         }
+        self.begun = false;
         while self.starts.last().is_some_and(|last| last.epoch >= epoch || last.start >= start) {
             self.starts.pop();
         }
@@ -143,6 +159,21 @@ mod tests {
         assert_eq!(Epochs::default().end_of(LeaderEpoch(0), Offset(4)), (LeaderEpoch(-1), Offset(-1)));
         assert_eq!(epochs.at(Offset(19)), Some(LeaderEpoch(1)));
         assert_eq!(epochs.at(Offset(9)), None);
+    }
+
+    #[test]
+    fn a_begun_epoch_is_known_at_once_and_written_with_its_first_record() {
+        let mut epochs = epochs(&[(1, 10)]);
+        epochs.begin(LeaderEpoch(2), Offset(20));
+        epochs.begin(LeaderEpoch(3), Offset(20));
+        assert!(!epochs.is_dirty());
+        assert_eq!(epochs.end_of(LeaderEpoch(3), Offset(20)), (LeaderEpoch(3), Offset(20)));
+        assert_eq!(epochs.end_of(LeaderEpoch(2), Offset(20)), (LeaderEpoch(1), Offset(20)));
+        epochs.assign(LeaderEpoch(3), Offset(20));
+        assert!(epochs.is_dirty());
+        epochs.mark_written(epochs.version());
+        epochs.assign(LeaderEpoch(3), Offset(25));
+        assert!(!epochs.is_dirty());
     }
 
     #[test]

@@ -109,6 +109,11 @@ impl<F: Files> Upkeep<F> {
         self.in_flight
     }
 
+    /// A file was created and the directory not synced since.
+    pub fn names_unsynced(&self) -> bool {
+        self.names_synced < self.names_changed
+    }
+
     /// Files that wait to be removed.
     pub fn take_unlinks(&mut self) -> Vec<PathBuf> {
         self.unlinks.drain(..).flat_map(|unlink| unlink.paths).collect()
@@ -140,7 +145,7 @@ enum Task<F: Files> {
     Roll { rolled: Rolled, old: Option<IndexWrite<F>>, epochs: Option<EpochWrite> },
     Checkpoint(Box<Checkpoint<F>>),
     Spare { path: PathBuf },
-    Preallocate { file: Arc<SegmentFile<F>>, position: u64 },
+    Preallocate { base: Offset, file: Arc<SegmentFile<F>>, position: u64 },
     Delete { bases: Vec<Offset> },
     Unlink { paths: Vec<PathBuf> },
 }
@@ -182,7 +187,7 @@ enum Done<F: Files> {
     Rolled { rolled: Rolled, rows: Option<(u32, u32)>, epochs: Option<u64> },
     Checkpoint(Box<Checkpoint<F>>),
     Spare(Result<Spare<F>, LogError>),
-    Preallocated(Result<u64, LogError>),
+    Preallocated { base: Offset, up_to: Result<u64, LogError> },
     Deleted { paths: Vec<PathBuf> },
     Unlinked,
 }
@@ -233,7 +238,7 @@ impl<F: Files> Log<F> {
             self.upkeep.preallocate_tried = true;
             let position = self.upkeep.preallocated.max(u64::from(self.active().size));
             let file = Arc::clone(self.active().file.as_ref()?);
-            return Some(Task::Preallocate { file, position });
+            return Some(Task::Preallocate { base: self.active().base, file, position });
         }
         let due = self.upkeep.unlinks.front().is_some_and(|unlink| unlink.due <= now.monotonic);
         let unlink = if due { self.upkeep.unlinks.pop_front() } else { None };
@@ -277,11 +282,13 @@ impl<F: Files> Log<F> {
                     self.enforce_retention(high_watermark, now);
                 }
             }
-            Done::Preallocated(Ok(up_to)) => {
+            // It may have rolled since.
+            Done::Preallocated { base, .. } if base != self.active().base => {}
+            Done::Preallocated { up_to: Ok(up_to), .. } => {
                 self.upkeep.preallocated = up_to;
                 self.upkeep.preallocate_tried = false;
             }
-            Done::Spare(Err(error)) | Done::Preallocated(Err(error)) => {
+            Done::Spare(Err(error)) | Done::Preallocated { up_to: Err(error), .. } => {
                 // Only slower without it: the roll creates its file itself.
                 self.counts.preparations_failed += 1;
                 tracing::warn!(partition = %self.topic_partition, %error, "could not prepare for appends");
@@ -315,7 +322,7 @@ impl<F: Files> Log<F> {
         if self.flushed >= self.log_end() || self.offline {
             return None;
         }
-        let sync_dir = self.upkeep.names_synced < self.upkeep.names_changed;
+        let sync_dir = self.upkeep.names_unsynced();
         Some(FlushJob {
             context: Arc::clone(&self.context),
             dir: self.dir.clone(),
@@ -451,9 +458,9 @@ impl<F: Files> Job<F> {
                 run_checkpoint(&context, &dir, &checkpoint).map(|()| Done::Checkpoint(checkpoint))
             }
             Task::Spare { path } => Ok(Done::Spare(create_spare(&context, &dir, path))),
-            Task::Preallocate { file, position } => {
+            Task::Preallocate { base, file, position } => {
                 let reserved = file.preallocate(position, PREALLOCATE_BYTES).context("preallocate in", &dir);
-                Ok(Done::Preallocated(reserved.map(|()| position + PREALLOCATE_BYTES)))
+                Ok(Done::Preallocated { base, up_to: reserved.map(|()| position + PREALLOCATE_BYTES) })
             }
             Task::Delete { bases } => {
                 rename_deleted(&context, &dir, &bases).map(|paths| Done::Deleted { paths })

@@ -208,7 +208,7 @@ impl<F: Files> Log<F> {
     /// *Shard.* This broker leads from here on: the epoch starts at the log's end.
     pub fn begin_epoch(&mut self, epoch: LeaderEpoch) {
         let end = self.log_end();
-        self.epochs.assign(epoch, end);
+        self.epochs.begin(epoch, end);
     }
 
     /// *Shard.* Transactions that ended below the high watermark no longer hold the last stable offset.

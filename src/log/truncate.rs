@@ -53,22 +53,28 @@ impl<F: Files> Log<F> {
             jobs::sync_segments(&files, &dir, &self.unflushed_files(), &self.unflushed_closed())?;
             self.cut_surplus()?;
         }
+        let mut names_changed = false;
         let active = self.active_mut();
+        let is_empty = active.size == 0;
         if active.index.unwritten() > 0 || active.times.unwritten() > 0 {
             write_indexes(&files, &dir, active)?;
+            names_changed = true;
         }
-        if self.snapshots.last() != Some(&end) {
+        if self.snapshots.last() != Some(&end) && !(is_empty && self.producers.len() == 0) {
             jobs::write_snapshot(&files, &dir, end, &snapshot::encode(&self.producers))?;
             self.snapshots.push(end);
+            names_changed = true;
         }
         if let Some(version) = jobs::write_epochs(&files, &dir, self.epoch_write().as_ref())? {
             self.epochs.mark_written(version);
         }
-        if let Some(spare) = self.upkeep.spare.take() {
-            jobs::unlink(&files, &[spare.path])?;
+        let mut paths = self.upkeep.take_unlinks();
+        paths.extend(self.upkeep.spare.take().map(|spare| spare.path));
+        jobs::unlink(&files, &paths)?;
+        // A log that nothing happened to costs no sync: there may be a hundred thousand.
+        if names_changed || self.upkeep.names_unsynced() {
+            files.sync_dir(&dir).context("sync", &dir)?;
         }
-        jobs::unlink(&files, &self.upkeep.take_unlinks())?;
-        files.sync_dir(&dir).context("sync", &dir)?;
         self.flushed = end;
         self.recovery_point = end;
         self.flushed_bytes = self.appended_bytes;

@@ -3,6 +3,7 @@
 //! Each test runs fixed seeds and a fresh one. A failure prints its seed; `KURING_SEED=<seed> cargo test --test
 //! sim` runs just that one again, the same to the last step.
 
+mod kafka;
 mod log;
 mod log_model;
 
