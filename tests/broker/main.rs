@@ -4,6 +4,7 @@
 mod commands;
 mod configs;
 mod fetch;
+mod group_rules;
 mod groups;
 mod harness;
 mod produce;
