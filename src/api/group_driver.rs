@@ -60,6 +60,8 @@ pub struct Driver {
     /// Requests for partitions whose loading has just begun: it takes milliseconds when the log is short,
     /// and a client that is told COORDINATOR_LOAD_IN_PROGRESS waits for seconds.
     waiting: RefCell<HashMap<PartitionIndex, Vec<Waiting>>>,
+    /// To be loaded once all shards know of it.
+    coming: RefCell<Vec<(PartitionKey, LoadId)>>,
     pub(super) loads: RefCell<VecDeque<(PartitionKey, LoadId)>>,
     pub(super) loaders: Cell<usize>,
 }
@@ -89,7 +91,7 @@ struct Part {
 }
 
 impl Driver {
-    /// Makes the driver and starts its tasks; it owns nothing until [`Driver::image_changed`].
+    /// Makes the driver and starts its tasks; it owns nothing until [`Driver::expect`].
     pub fn start(shard: &Rc<Shard>) -> Rc<Self> {
         let groups = shard.config().groups.clone();
         let partition_count = groups.offsets_topic_partitions;
@@ -107,6 +109,7 @@ impl Driver {
             led: RefCell::default(),
             next_load: Cell::new(0),
             waiting: RefCell::default(),
+            coming: RefCell::default(),
             loads: RefCell::default(),
             loaders: Cell::new(0),
         });
@@ -137,11 +140,40 @@ impl Driver {
         }
     }
 
-    /// The cluster has changed: leaderships of the offsets topic come and go, and the offsets of deleted
+    /// The cluster is about to change: leaderships of the offsets topic come and go. To be called before the
+    /// shards know it, so that a client which hears of it first finds its request waited for.
+    pub fn expect(self: &Rc<Self>, image: &Image) {
+        let topic = image.topic(CONSUMER_OFFSETS);
+        let id = topic.map(|topic| topic.id);
+        if self.topic.replace(id) != id {
+            self.unload_all();
+            if let Some(topic) = topic {
+                let count = topic.partitions.len() as i32;
+                self.coordinator.borrow_mut().set_partition_count(count);
+            }
+        }
+        let Some(topic) = topic else { return };
+        let me = Some(self.shard.settings().broker);
+        for (index, partition) in topic.partitions.iter().enumerate() {
+            let index = PartitionIndex(index as i32);
+            let was_led = self.led.borrow().contains_key(&index);
+            match (was_led, partition.leader == me) {
+                (false, true) => self.load(PartitionKey { topic: topic.id, partition: index }),
+                (true, false) => self.unload(index),
+                _ => {}
+            }
+        }
+    }
+
+    /// The cluster has changed, on every shard: what was expected is loaded, and the offsets of deleted
     /// topics go.
     pub fn image_changed(self: &Rc<Self>, image: &Arc<Image>) {
         let old = self.image.replace(image.clone());
-        self.follow_leaderships(image);
+        let coming = std::mem::take(&mut *self.coming.borrow_mut());
+        for load in coming {
+            self.loads.borrow_mut().push_back(load);
+            self.start_loader();
+        }
         let removed = image.changes_since(&old).topics_removed;
         let names: Vec<TopicName> = removed.iter().map(|topic| topic.name.clone()).collect();
         if !names.is_empty() {
@@ -201,37 +233,13 @@ impl Driver {
         }
     }
 
-    fn follow_leaderships(self: &Rc<Self>, image: &Image) {
-        let topic = image.topic(CONSUMER_OFFSETS);
-        let id = topic.map(|topic| topic.id);
-        if self.topic.replace(id) != id {
-            self.unload_all();
-            if let Some(topic) = topic {
-                let count = topic.partitions.len() as i32;
-                self.coordinator.borrow_mut().set_partition_count(count);
-            }
-        }
-        let Some(topic) = topic else { return };
-        let me = Some(self.shard.settings().broker);
-        for (index, partition) in topic.partitions.iter().enumerate() {
-            let index = PartitionIndex(index as i32);
-            let was_led = self.led.borrow().contains_key(&index);
-            match (was_led, partition.leader == me) {
-                (false, true) => self.load(PartitionKey { topic: topic.id, partition: index }),
-                (true, false) => self.unload(index),
-                _ => {}
-            }
-        }
-    }
-
     fn load(self: &Rc<Self>, key: PartitionKey) {
         let load = LoadId(self.next_load.get());
         self.next_load.set(load.0 + 1);
         self.led.borrow_mut().insert(key.partition, load);
         self.waiting.borrow_mut().entry(key.partition).or_default();
         self.drive(|coordinator, now| coordinator.load(key.partition, now));
-        self.loads.borrow_mut().push_back((key, load));
-        self.start_loader();
+        self.coming.borrow_mut().push((key, load));
     }
 
     fn unload(self: &Rc<Self>, partition: PartitionIndex) {

@@ -19,6 +19,7 @@ use super::{Client, code};
 use crate::base::ShardId;
 use crate::coordinator::{self, Request, Response};
 use crate::shard::messages::{ControlReply, ControlRequest, Reply, Request as ShardRequest};
+use crate::wire::ErrorCode;
 use crate::wire::header::RequestHeader;
 
 /// All operations that Kafka allows on a group while no authorizer is set, one bit each: READ, DELETE,
@@ -26,6 +27,8 @@ use crate::wire::header::RequestHeader;
 const GROUP_OPERATIONS: i32 = 3400;
 /// From here on LeaveGroup names several members.
 const FIRST_LEAVE_WITH_MEMBERS: i16 = 3;
+/// From here on SyncGroup must say which protocol the member believes in (KIP-559).
+const FIRST_SYNC_WITH_PROTOCOL: i16 = 5;
 /// From here on JoinGroup may answer without a protocol.
 const FIRST_JOIN_WITH_NULL_PROTOCOL: i16 = 7;
 
@@ -67,6 +70,10 @@ fn fit_join(version: i16, mut response: JoinGroupResponse) -> JoinGroupResponse 
 }
 
 pub async fn sync(client: &Client, header: &RequestHeader, request: SyncGroupRequest) -> SyncGroupResponse {
+    let names_protocol = request.protocol_type.is_some() && request.protocol_name.is_some();
+    if header.version >= FIRST_SYNC_WITH_PROTOCOL && !names_protocol {
+        return SyncGroupResponse::default().with_error_code(ErrorCode::InconsistentGroupProtocol.code());
+    }
     match ask(client, header, Request::Sync(request)).await {
         Response::Sync(response) => response,
         other => mismatch(&other),

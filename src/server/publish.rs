@@ -34,6 +34,7 @@ impl Publisher {
             return;
         }
         self.gate.set_limits(configs::levels(&image, self.shard.config()).connection_limits());
+        self.groups.expect(&image);
         self.shard.ask_all(|| Request::Publish(image.clone())).await;
         self.groups.image_changed(&image);
         self.published.set(image.version());

@@ -260,7 +260,13 @@ fn old_versions_join_without_an_id_and_are_answered_in_their_form() {
         assert_eq!(response.members[0].metadata, subscription("topic"));
         let member = response.member_id.to_string();
         let version_of = |newest: i16| version.min(newest);
-        let synced = raw.call(version_of(5), &sync("g", &member, 1, &[(&member, b"x")]));
+        let mut request = sync("g", &member, 1, &[(&member, b"x")]);
+        if version >= 5 {
+            assert_eq!(raw.call(5, &request).error_code, INCONSISTENT_GROUP_PROTOCOL);
+            request.protocol_type = Some(text("consumer"));
+            request.protocol_name = Some(text("range"));
+        }
+        let synced = raw.call(version_of(5), &request);
         assert_eq!((synced.error_code, &synced.assignment[..]), (OK, &b"x"[..]));
         let beat = HeartbeatRequest::default()
             .with_group_id(group("g"))
