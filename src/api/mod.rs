@@ -23,6 +23,7 @@ mod find_coordinator;
 pub mod group_driver;
 mod group_loader;
 mod groups;
+mod handlers;
 pub mod init_producer_id;
 pub mod internal_topics;
 pub mod list_offsets;
@@ -32,11 +33,9 @@ mod offsets;
 pub mod produce;
 mod shares;
 
-use std::future::Future;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use kafka_protocol::protocol::{Encodable, HeaderVersion, Request};
 
 pub use client::{Client, FetchSessions};
 pub use fetch_session::SessionCache;
@@ -44,7 +43,6 @@ pub use fetch_session::SessionCache;
 use crate::io::os::OsFiles;
 use crate::log::FileRange;
 use crate::wire::api::Api;
-use crate::wire::guard;
 use crate::wire::header::RequestHeader;
 use crate::wire::read::DecodeError;
 use crate::wire::write::EncodeError;
@@ -100,91 +98,10 @@ pub fn may_overlap(api: &Api) -> bool {
 
 /// Serves one request that stands alone: all before it are answered.
 pub async fn serve(client: &Rc<Client>, header: &RequestHeader, body: Bytes) -> Outcome {
-    let version = header.version;
-    match header.api.key {
-        ApiKey::Produce => produce::begin(client, header, body).await.await,
-        ApiKey::Fetch => fetch::handle(client, header, &body).await,
-        ApiKey::ApiVersions => typed(header, &body, |request| api_versions::handle(version, request)).await,
-        ApiKey::ListOffsets => {
-            typed(header, &body, |request| list_offsets::handle(client, version, request)).await
-        }
-        ApiKey::OffsetForLeaderEpoch => {
-            typed(header, &body, |request| offset_for_leader_epoch::handle(client, request)).await
-        }
-        ApiKey::DeleteRecords => {
-            typed(header, &body, |request| delete_records::handle(client, request)).await
-        }
-        ApiKey::DescribeProducers => {
-            typed(header, &body, |request| describe_producers::handle(client, request)).await
-        }
-        ApiKey::DescribeLogDirs => {
-            typed(header, &body, |request| describe_log_dirs::handle(client, version, request)).await
-        }
-        ApiKey::Metadata => typed(header, &body, |request| metadata::handle(client, version, request)).await,
-        ApiKey::DescribeCluster => {
-            typed(header, &body, |request| describe_cluster::handle(client, version, request)).await
-        }
-        ApiKey::DescribeTopicPartitions => {
-            typed(header, &body, |request| describe_topic_partitions::handle(client, request)).await
-        }
-        ApiKey::CreateTopics => {
-            typed(header, &body, |request| create_topics::handle(client, version, request)).await
-        }
-        ApiKey::DeleteTopics => {
-            typed(header, &body, |request| delete_topics::handle(client, version, request)).await
-        }
-        ApiKey::CreatePartitions => {
-            typed(header, &body, |request| create_partitions::handle(client, request)).await
-        }
-        ApiKey::InitProducerId => {
-            typed(header, &body, |request| init_producer_id::handle(client, request)).await
-        }
-        ApiKey::DescribeConfigs => {
-            typed(header, &body, |request| configs::handle_describe(client, request)).await
-        }
-        ApiKey::AlterConfigs => typed(header, &body, |request| configs::handle_alter(client, request)).await,
-        ApiKey::IncrementalAlterConfigs => {
-            typed(header, &body, |request| configs::handle_incremental_alter(client, request)).await
-        }
-        ApiKey::ListConfigResources => {
-            typed(header, &body, |request| configs::handle_list(client, version, request)).await
-        }
-        ApiKey::FindCoordinator => {
-            typed(header, &body, |request| find_coordinator::handle(client, version, request)).await
-        }
-        ApiKey::JoinGroup => typed(header, &body, |request| groups::join(client, header, request)).await,
-        ApiKey::SyncGroup => typed(header, &body, |request| groups::sync(client, header, request)).await,
-        ApiKey::Heartbeat => typed(header, &body, |request| groups::heartbeat(client, header, request)).await,
-        ApiKey::LeaveGroup => typed(header, &body, |request| groups::leave(client, header, request)).await,
-        ApiKey::DescribeGroups => {
-            typed(header, &body, |request| groups::describe(client, header, request)).await
-        }
-        ApiKey::ListGroups => typed(header, &body, |request| groups::list(client, header, request)).await,
-        ApiKey::DeleteGroups => typed(header, &body, |request| groups::delete(client, header, request)).await,
-        ApiKey::OffsetCommit => {
-            typed(header, &body, |request| offsets::commit(client, header, request)).await
-        }
-        ApiKey::OffsetFetch => typed(header, &body, |request| offsets::fetch(client, header, request)).await,
-        ApiKey::OffsetDelete => {
-            typed(header, &body, |request| offsets::delete(client, header, request)).await
-        }
-        _ => Outcome::Close(CloseReason::NoHandler { api: header.api.name }),
+    match handlers::handler(header.api.key) {
+        Some(handle) => handle(client, header, body).await,
+        None => Outcome::Close(CloseReason::NoHandler { api: header.api.name }),
     }
-}
-
-/// Decodes, handles and encodes a request of kafka-protocol's types.
-async fn typed<Q, S, F>(header: &RequestHeader, body: &Bytes, handle: impl FnOnce(Q) -> F) -> Outcome
-where
-    Q: Request,
-    S: Encodable + HeaderVersion,
-    F: Future<Output = S>,
-{
-    let request = match guard::decode::<Q>(header.version, body) {
-        Ok(request) => request,
-        Err(error) => return malformed(header, error),
-    };
-    let response = handle(request).await;
-    answer(header, guard::encode(header.version, header.correlation_id, &response))
 }
 
 fn malformed(header: &RequestHeader, error: DecodeError) -> Outcome {

@@ -1,0 +1,161 @@
+//! Which handler serves which API: one table, ascending by key, complete for all that is advertised.
+//!
+//! A handler's future is boxed: the largest would else make room for itself in every connection that waits.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use kafka_protocol::protocol::{Encodable, HeaderVersion, Request};
+
+use super::{
+    Client, Outcome, answer, api_versions, configs, create_partitions, create_topics, delete_records,
+    delete_topics, describe_cluster, describe_log_dirs, describe_producers, describe_topic_partitions, fetch,
+    find_coordinator, groups, init_producer_id, list_offsets, malformed, metadata, offset_for_leader_epoch,
+    offsets, produce,
+};
+use crate::wire::header::RequestHeader;
+use crate::wire::{ApiKey, guard};
+
+/// A request in service.
+pub(super) type Serving<'a> = Pin<Box<dyn Future<Output = Outcome> + 'a>>;
+
+pub(super) type Handler = for<'a> fn(&'a Rc<Client>, &'a RequestHeader, Bytes) -> Serving<'a>;
+
+/// The handler of an API.
+pub(super) fn handler(key: ApiKey) -> Option<Handler> {
+    let handler: Handler = match key {
+        ApiKey::Produce => {
+            |client, header, body| Box::pin(async move { produce::begin(client, header, body).await.await })
+        }
+        ApiKey::Fetch => {
+            |client, header, body| Box::pin(async move { fetch::handle(client, header, &body).await })
+        }
+        ApiKey::ListOffsets => |client, header, body| {
+            typed(header, body, move |request| list_offsets::handle(client, header.version, request))
+        },
+        ApiKey::Metadata => |client, header, body| {
+            typed(header, body, move |request| metadata::handle(client, header.version, request))
+        },
+        ApiKey::OffsetCommit => |client, header, body| {
+            typed(header, body, move |request| offsets::commit(client, header, request))
+        },
+        ApiKey::OffsetFetch => {
+            |client, header, body| typed(header, body, move |request| offsets::fetch(client, header, request))
+        }
+        ApiKey::FindCoordinator => |client, header, body| {
+            typed(header, body, move |request| find_coordinator::handle(client, header.version, request))
+        },
+        ApiKey::JoinGroup => {
+            |client, header, body| typed(header, body, move |request| groups::join(client, header, request))
+        }
+        ApiKey::Heartbeat => |client, header, body| {
+            typed(header, body, move |request| groups::heartbeat(client, header, request))
+        },
+        ApiKey::LeaveGroup => {
+            |client, header, body| typed(header, body, move |request| groups::leave(client, header, request))
+        }
+        ApiKey::SyncGroup => {
+            |client, header, body| typed(header, body, move |request| groups::sync(client, header, request))
+        }
+        ApiKey::DescribeGroups => |client, header, body| {
+            typed(header, body, move |request| groups::describe(client, header, request))
+        },
+        ApiKey::ListGroups => {
+            |client, header, body| typed(header, body, move |request| groups::list(client, header, request))
+        }
+        ApiKey::ApiVersions => |_, header, body| {
+            typed(header, body, move |request| api_versions::handle(header.version, request))
+        },
+        ApiKey::CreateTopics => |client, header, body| {
+            typed(header, body, move |request| create_topics::handle(client, header.version, request))
+        },
+        ApiKey::DeleteTopics => |client, header, body| {
+            typed(header, body, move |request| delete_topics::handle(client, header.version, request))
+        },
+        ApiKey::DeleteRecords => {
+            |client, header, body| typed(header, body, move |request| delete_records::handle(client, request))
+        }
+        ApiKey::InitProducerId => |client, header, body| {
+            typed(header, body, move |request| init_producer_id::handle(client, request))
+        },
+        ApiKey::OffsetForLeaderEpoch => |client, header, body| {
+            typed(header, body, move |request| offset_for_leader_epoch::handle(client, request))
+        },
+        ApiKey::DescribeConfigs => |client, header, body| {
+            typed(header, body, move |request| configs::handle_describe(client, request))
+        },
+        ApiKey::AlterConfigs => {
+            |client, header, body| typed(header, body, move |request| configs::handle_alter(client, request))
+        }
+        ApiKey::DescribeLogDirs => |client, header, body| {
+            typed(header, body, move |request| describe_log_dirs::handle(client, header.version, request))
+        },
+        ApiKey::CreatePartitions => |client, header, body| {
+            typed(header, body, move |request| create_partitions::handle(client, request))
+        },
+        ApiKey::DeleteGroups => {
+            |client, header, body| typed(header, body, move |request| groups::delete(client, header, request))
+        }
+        ApiKey::IncrementalAlterConfigs => |client, header, body| {
+            typed(header, body, move |request| configs::handle_incremental_alter(client, request))
+        },
+        ApiKey::OffsetDelete => |client, header, body| {
+            typed(header, body, move |request| offsets::delete(client, header, request))
+        },
+        ApiKey::DescribeCluster => |client, header, body| {
+            typed(header, body, move |request| describe_cluster::handle(client, header.version, request))
+        },
+        ApiKey::DescribeProducers => |client, header, body| {
+            typed(header, body, move |request| describe_producers::handle(client, request))
+        },
+        ApiKey::ListConfigResources => |client, header, body| {
+            typed(header, body, move |request| configs::handle_list(client, header.version, request))
+        },
+        ApiKey::DescribeTopicPartitions => |client, header, body| {
+            typed(header, body, move |request| describe_topic_partitions::handle(client, request))
+        },
+        _ => return None,
+    };
+    Some(handler)
+}
+
+/// Decodes, handles and encodes a request of kafka-protocol's types.
+fn typed<'a, Q, S, F>(header: &'a RequestHeader, body: Bytes, handle: impl FnOnce(Q) -> F + 'a) -> Serving<'a>
+where
+    Q: Request,
+    S: Encodable + HeaderVersion,
+    F: Future<Output = S> + 'a,
+{
+    Box::pin(async move {
+        let request = match guard::decode::<Q>(header.version, &body) {
+            Ok(request) => request,
+            Err(error) => return malformed(header, error),
+        };
+        let response = handle(request).await;
+        answer(header, guard::encode(header.version, header.correlation_id, &response))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::api::APIS;
+
+    #[test]
+    fn every_advertised_api_has_a_handler() {
+        let without: Vec<_> =
+            APIS.iter().filter(|api| handler(api.key).is_none()).map(|api| api.name).collect();
+        assert_eq!(without, [""; 0]);
+    }
+
+    #[test]
+    fn nothing_is_served_that_is_not_advertised() {
+        let advertised = |key: i16| APIS.iter().any(|api| api.key as i16 == key);
+        let served =
+            (0..1000).filter_map(|key| ApiKey::try_from(key).ok()).filter(|key| handler(*key).is_some());
+        let hidden: Vec<i16> = served.map(|key| key as i16).filter(|key| !advertised(*key)).collect();
+        assert_eq!(hidden, [0; 0]);
+    }
+}
