@@ -26,6 +26,9 @@ const PREALLOCATE_BYTES: u64 = 64 << 20;
 /// A segment that took so much since it was opened is hot: worth reserving blocks for.
 const HOT_BYTES: u64 = 16 << 20;
 
+/// After so many flushed bytes the recovery point follows, asked or not: bounds what recovery reads.
+const CHECKPOINT_BYTES: u64 = 32 << 20;
+
 /// What is to be done for a log.
 pub(super) struct Upkeep<F: Files> {
     in_flight: bool,
@@ -40,6 +43,8 @@ pub(super) struct Upkeep<F: Files> {
     /// The log's count of appended bytes when the active segment began.
     segment_began: u64,
     checkpoint_wanted: bool,
+    /// The log's count of appended bytes at the last checkpoint or roll.
+    checkpoint_bytes: u64,
     /// Base offsets of segments whose files are to be renamed.
     pub doomed: Vec<Offset>,
     unlinks: VecDeque<Unlink>,
@@ -82,6 +87,7 @@ impl<F: Files> Upkeep<F> {
             preallocated: 0,
             segment_began: 0,
             checkpoint_wanted: false,
+            checkpoint_bytes: 0,
             doomed: Vec::new(),
             unlinks: VecDeque::new(),
             retention_waits: None,
@@ -259,6 +265,7 @@ impl<F: Files> Log<F> {
                 self.upkeep.names_synced = self.upkeep.names_synced.max(outcome.names_changed);
                 if self.flushed >= rolled.old || rows.is_none() {
                     self.mark_flushed(rolled.new, rolled.appended_bytes, now);
+                    self.upkeep.checkpoint_bytes = rolled.appended_bytes;
                     self.recovery_point = self.recovery_point.max(rolled.new);
                 }
             }
@@ -274,6 +281,7 @@ impl<F: Files> Log<F> {
                 }
                 self.upkeep.names_synced = self.upkeep.names_synced.max(outcome.names_changed);
                 self.mark_flushed(checkpoint.up_to, checkpoint.appended_bytes, now);
+                self.upkeep.checkpoint_bytes = checkpoint.appended_bytes;
                 self.recovery_point = self.recovery_point.max(checkpoint.up_to);
             }
             Done::Spare(Ok(spare)) => {
@@ -349,6 +357,9 @@ impl<F: Files> Log<F> {
         if outcome.generation == self.generation {
             self.upkeep.names_synced = self.upkeep.names_synced.max(outcome.names_changed);
             self.mark_flushed(outcome.up_to, outcome.appended_bytes, now);
+            if self.flushed_bytes - self.upkeep.checkpoint_bytes >= CHECKPOINT_BYTES {
+                self.request_checkpoint();
+            }
         }
         Ok(self.flushed)
     }

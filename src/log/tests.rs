@@ -429,3 +429,28 @@ fn a_batch_is_split_into_head_and_body_only_when_whole() {
     assert!(Batch::from_bytes(&bytes.slice(..bytes.len() - 1)).is_none());
     assert!(Batch::from_bytes(&Bytes::from([&bytes[..], b"x"].concat())).is_none());
 }
+
+#[test]
+fn the_recovery_point_follows_flushes_without_being_asked() {
+    let bench = Bench::new(config(1 << 30));
+    let mut log = bench.open(Offset::ZERO, false);
+    let mut builder = BatchBuilder::new(Offset::ZERO, Compression::NONE);
+    builder.append(Timestamp(1), None, Some(&vec![0; 1 << 20]), &[]);
+    let large = Batch::from_bytes(&builder.finish().unwrap()).unwrap();
+    for _ in 0..33 {
+        append(&mut log, vec![large.clone()]);
+    }
+    let outcome = log.flush_job().unwrap().run();
+    log.finish_flush(outcome, at(0)).unwrap();
+    assert_eq!((log.flushed(), log.recovery_point()), (Offset(33), Offset::ZERO));
+    settle(&mut log);
+    assert_eq!(log.recovery_point(), Offset(33));
+    append(&mut log, vec![batch(1, 0)]);
+    log.request_checkpoint();
+    settle(&mut log);
+    assert_eq!(log.recovery_point(), Offset(34));
+    let operations = bench.files().operations();
+    log.request_checkpoint();
+    assert!(log.next_job(at(0)).is_none());
+    assert_eq!(bench.files().operations(), operations);
+}
