@@ -22,7 +22,9 @@ const LOADERS_MAX: usize = 16;
 const READ_BYTES: u32 = 1 << 20;
 /// A batch larger than this when decompressed is not one of a coordinator's.
 const DECOMPRESSED_MAX: usize = 256 << 20;
+/// Pauses between attempts to read a partition: the first, doubled each time, the longest.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 /// How long requests wait for a partition before they are told COORDINATOR_LOAD_IN_PROGRESS.
 const PATIENCE: Duration = Duration::from_millis(500);
 
@@ -69,6 +71,7 @@ impl Driver {
     /// Reads one partition until its end; tries again as long as this node is to lead it.
     async fn load_partition(self: &Rc<Self>, key: PartitionKey, load: LoadId) {
         let started = clock::monotonic();
+        let mut pause = RETRY_AFTER;
         loop {
             let mut progress = Progress { key, next: Offset::ZERO, open: HashMap::new() };
             match self.read_to_end(&mut progress, load).await {
@@ -78,7 +81,8 @@ impl Driver {
                 }
             }
             self.release(key.partition);
-            self.shard.sleep(RETRY_AFTER).await;
+            self.shard.sleep(pause).await;
+            pause = RETRY_AFTER_MAX.min(pause * 2);
             if self.shard.is_stopping() || !self.is_current(key.partition, load) {
                 return;
             }
