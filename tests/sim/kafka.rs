@@ -170,6 +170,54 @@ fn a_directory_that_kafka_wrote_opens_with_all_records() {
     }
 }
 
+#[test]
+fn kafka_serves_a_partition_that_we_wrote() {
+    if !is_wanted() {
+        return;
+    }
+    let temporary = tempfile::tempdir().unwrap();
+    let home = temporary.path().join("kafka");
+    let home_text = home.display().to_string();
+    let bootstrap = kafka_real(&["start", &home_text]);
+    kafka_real(&["tool", "topics", "--bootstrap-server", bootstrap.trim(), "--create", "--topic", "t"]);
+    kafka_real(&["stop", &home_text]);
+    let dir = home.join("data/t-0");
+    for entry in std::fs::read_dir(&dir).unwrap() {
+        let path = entry.unwrap().path();
+        if !path.ends_with("partition.metadata") {
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+    let end = write(&dir);
+    let bootstrap = kafka_real(&["start", &home_text]);
+    let bootstrap = bootstrap.trim();
+    let offsets = kafka_real(&["tool", "get-offsets", "--bootstrap-server", bootstrap, "--topic", "t"]);
+    assert!(offsets.contains(&format!("t:0:{end}")), "{offsets}");
+    let consumed = kafka_real(&[
+        "tool",
+        "console-consumer",
+        "--bootstrap-server",
+        bootstrap,
+        "--topic",
+        "t",
+        "--from-beginning",
+        "--max-messages",
+        "1200",
+        "--formatter-property",
+        "print.value=false",
+        "--formatter-property",
+        "print.offset=true",
+    ]);
+    assert_eq!(consumed.matches("Offset:").count(), 1200, "{consumed}");
+    let log = std::fs::read_to_string(home.join("server.log")).unwrap();
+    kafka_real(&["stop", &home_text]);
+    let is_complaint =
+        |line: &&str| line.contains("=t-0") && (line.contains("WARN") || line.contains("ERROR"));
+    let complaints: Vec<&str> = log.lines().filter(is_complaint).collect();
+    assert!(complaints.is_empty(), "{complaints:#?}");
+    assert!(log.contains(&format!("{end:020}.snapshot")), "the producer snapshot was not loaded");
+}
+
 /// Reads some batches and checks them; returns the offset after them.
 fn read(log: &mut Log<OsFiles>, offset: i64, bound: i64) -> i64 {
     let request = ReadRequest {
