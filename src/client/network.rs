@@ -610,3 +610,7 @@ pub fn decode<R: Request>(version: i16, mut body: Bytes) -> Result<R::Response> 
 fn what<R: Request>() -> String {
     ApiKey::try_from(R::KEY).map_or_else(|()| format!("key {}", R::KEY), |api| format!("{api:?}"))
 }
+
+#[cfg(test)]
+#[path = "network_tests.rs"]
+mod tests;
