@@ -39,7 +39,7 @@ pub struct Coordinator {
 impl Coordinator {
     /// `partition_count` is how many partitions `__consumer_offsets` has or will have.
     pub fn new(settings: GroupSettings, partition_count: i32, random: Random, now: Now) -> Self {
-        let mut timers = Timers::default();
+        let mut timers = Timers::new(now.monotonic);
         timers.set(TimerKey::Sweep, now.monotonic.plus(sweep_interval(&settings)));
         Self {
             settings,

@@ -1,13 +1,14 @@
-//! The deadlines of groups. The driver arms one timer for the earliest of them; a heartbeat touches
+//! The deadlines of groups, on a timing wheel. The driver arms one timer for the earliest of them; a heartbeat touches
 //! nothing here (see [`super::member::Member`]).
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{HashMap, VecDeque};
 
 use kafka_protocol::protocol::StrBytes;
 
 use crate::base::clock::Monotonic;
+use crate::timer::{self, Wheel};
 
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum TimerKey {
     /// A member's session, or the time that a member to be has for its second JoinGroup.
     Session { group: StrBytes, member: StrBytes },
@@ -19,51 +20,69 @@ pub(super) enum TimerKey {
     Sweep,
 }
 
-#[derive(Default)]
 pub(super) struct Timers {
-    deadlines: HashMap<TimerKey, Monotonic>,
-    queue: BTreeSet<(Monotonic, TimerKey)>,
+    wheel: Wheel<TimerKey>,
+    armed: HashMap<TimerKey, Armed>,
+    /// Taken off the wheel and not handed out yet.
+    expired: VecDeque<TimerKey>,
+}
+
+#[derive(Clone, Copy)]
+struct Armed {
+    deadline: Monotonic,
+    place: timer::TimerKey,
 }
 
 impl Timers {
+    pub(super) fn new(now: Monotonic) -> Self {
+        Self { wheel: Wheel::new(now), armed: HashMap::new(), expired: VecDeque::new() }
+    }
+
     /// Arms `key`, in place of what it was armed to before.
     pub(super) fn set(&mut self, key: TimerKey, deadline: Monotonic) {
-        if let Some(old) = self.deadlines.insert(key.clone(), deadline) {
-            self.queue.remove(&(old, key.clone()));
+        let place = self.wheel.insert(deadline, key.clone());
+        if let Some(old) = self.armed.insert(key, Armed { deadline, place }) {
+            self.wheel.cancel(old.place);
         }
-        self.queue.insert((deadline, key));
     }
 
     /// Arms `key` unless it is already armed to an earlier time.
     pub(super) fn set_at_most(&mut self, key: TimerKey, deadline: Monotonic) {
-        if self.deadlines.get(&key).is_none_or(|armed| *armed > deadline) {
+        if self.armed.get(&key).is_none_or(|armed| armed.deadline > deadline) {
             self.set(key, deadline);
         }
     }
 
     pub(super) fn cancel(&mut self, key: &TimerKey) {
-        if let Some(old) = self.deadlines.remove(key) {
-            self.queue.remove(&(old, key.clone()));
+        if let Some(old) = self.armed.remove(key) {
+            self.wheel.cancel(old.place);
         }
     }
 
+    /// When [`Timers::pop_due`] is to be called: at the earliest timer or a little before.
     pub(super) fn next_deadline(&self) -> Option<Monotonic> {
-        self.queue.first().map(|(deadline, _)| *deadline)
+        self.wheel.next_deadline()
     }
 
-    /// Takes the earliest timer whose time has come.
+    /// Takes a timer whose time has come.
     pub(super) fn pop_due(&mut self, now: Monotonic) -> Option<TimerKey> {
-        let (deadline, _) = self.queue.first()?;
-        if *deadline > now {
-            return None;
+        if self.expired.is_empty() {
+            let mut expired = Vec::new();
+            self.wheel.advance(now, &mut expired);
+            self.expired.extend(expired);
         }
-        let (_, key) = self.queue.pop_first()?;
-        self.deadlines.remove(&key);
-        Some(key)
+        while let Some(key) = self.expired.pop_front() {
+            // One that fired before it may have cancelled it, or armed it anew.
+            if self.armed.get(&key).is_some_and(|armed| armed.deadline <= now) {
+                self.cancel(&key);
+                return Some(key);
+            }
+        }
+        None
     }
 
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.queue.len()
+        self.armed.len()
     }
 }
