@@ -292,11 +292,8 @@ impl Merged {
                 response.log_start_offset = log_start;
                 response.diverging_epoch = Some(DivergingEpoch { epoch, end_offset: end });
             }
-            FetchedPart::Failed { code, log_start, high_watermark } => {
-                response.error = Some(code);
-                response.log_start_offset = log_start;
-                response.high_watermark = high_watermark;
-            }
+            // Nothing else is told with an error, as with Kafka.
+            FetchedPart::Failed { code, .. } => response.error = Some(code),
         }
         self.response = response;
     }

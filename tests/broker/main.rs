@@ -7,6 +7,7 @@ mod fetch;
 mod group_rules;
 mod groups;
 mod harness;
+mod off_owner;
 mod offsets;
 mod produce;
 mod protocol;

@@ -17,6 +17,16 @@ use super::PATIENCE;
 
 const LOG_LINES_SHOWN: usize = 60;
 
+/// Set for a run in which connections live on shard 0 alone and nearly all partitions on other shards.
+pub const OFF_OWNER: &str = "KURING_TEST_OFF_OWNER";
+
+/// Of so many shards the first owns one partition in fifteen.
+const OFF_OWNER_SHARDS: &str = "8";
+
+pub fn off_owner() -> bool {
+    std::env::var_os(OFF_OWNER).is_some()
+}
+
 pub struct Broker {
     process: Option<Process>,
     directory: TempDir,
@@ -146,7 +156,12 @@ impl Broker {
         };
         set("listeners", &format!("PLAINTEXT://127.0.0.1:{port}"));
         set("log.dirs", &self.data().to_string_lossy());
-        set("kuring.shards", &self.shards.to_string());
+        if off_owner() {
+            set("kuring.shards", OFF_OWNER_SHARDS);
+            set("kuring.connection.shards", "0");
+        } else {
+            set("kuring.shards", &self.shards.to_string());
+        }
         for (name, value) in &self.settings {
             set(name, value);
         }

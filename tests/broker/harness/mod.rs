@@ -27,7 +27,7 @@ pub fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
 
 /// The numbers of shards that a test of placement runs with; Kafka has none, so once is enough there.
 pub fn shard_counts<const N: usize>(counts: [usize; N]) -> impl Iterator<Item = usize> {
-    counts.into_iter().take(if Broker::is_kafka() { 1 } else { N })
+    counts.into_iter().take(if Broker::is_kafka() || broker::off_owner() { 1 } else { N })
 }
 
 /// Milliseconds since 1970.
