@@ -8,14 +8,23 @@ use crate::io::Files;
 use super::Log;
 
 impl<F: Files> Log<F> {
-    /// *Shard.* A sweep. Segments whose records are all below the high watermark and too old, too many bytes, or
-    /// below the log start leave the log; the log start moves to the first one that stays.
+    /// *Shard.* A sweep. Segments whose records are all below the high watermark, on the disk, and too old, too
+    /// many bytes or below the log start, leave the log; the log start moves to the first one that stays.
     pub fn enforce_retention(&mut self, high_watermark: Offset, now: Now) {
         self.upkeep.retention_waits = None;
         let mut size = self.size();
         while let Some(first) = self.segments.front() {
             let end = self.segments.get(1).map_or(first.next, |next| next.base);
             if end > high_watermark || first.size == 0 || !self.is_superfluous(size, end, now) {
+                break;
+            }
+            if end > self.flushed {
+                // Were it torn in a crash before its removal, recovery would cut the log there, and what
+                // was flushed behind it would go too.
+                self.request_checkpoint();
+                if self.segments.len() == 1 {
+                    self.upkeep.wait_for_spare(high_watermark);
+                }
                 break;
             }
             if self.segments.len() == 1 && !self.roll_to_empty(high_watermark, now) {
@@ -32,7 +41,6 @@ impl<F: Files> Log<F> {
         if first > self.log_start {
             self.log_start = first;
             self.epochs.truncate_start(first);
-            self.flushed = self.flushed.max(first);
             self.recovery_point = self.recovery_point.max(first);
         }
     }

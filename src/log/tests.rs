@@ -346,8 +346,10 @@ fn retention_removes_whole_segments_below_the_high_watermark() {
     assert_eq!(log.advance_log_start(Offset(61)), Err(ErrorCode::OffsetOutOfRange));
 
     // By time all records go: an empty segment takes their place.
-    log.enforce_retention(Offset(60), at(8 * 24 * 3600 * 1000));
-    settle(&mut log);
+    for _ in 0..2 {
+        log.enforce_retention(Offset(60), at(8 * 24 * 3600 * 1000));
+        settle(&mut log);
+    }
     assert_eq!((log.log_start(), log.log_end(), log.size()), (Offset(60), Offset(60), 0));
     append(&mut log, vec![batch(1, 0)]);
     drop(log);
@@ -453,4 +455,22 @@ fn the_recovery_point_follows_flushes_without_being_asked() {
     log.request_checkpoint();
     assert!(log.next_job(at(0)).is_none());
     assert_eq!(bench.files().operations(), operations);
+}
+
+#[test]
+fn retention_waits_until_a_segment_is_on_the_disk() {
+    let by_size = Arc::new(LogConfig { segment_bytes: 1000, retention_bytes: 0, ..LogConfig::default() });
+    let bench = Bench::new(by_size);
+    let mut log = bench.open(Offset::ZERO, false);
+    for number in 0..30 {
+        append(&mut log, vec![batch(1, number)]);
+    }
+    log.enforce_retention(Offset(30), at(0));
+    assert_eq!(log.log_start(), Offset::ZERO, "a torn segment before flushed ones would cost them");
+    settle(&mut log);
+    log.enforce_retention(Offset(30), at(0));
+    settle(&mut log);
+    log.enforce_retention(Offset(30), at(0));
+    settle(&mut log);
+    assert_eq!((log.log_start(), log.size()), (Offset(30), 0));
 }
