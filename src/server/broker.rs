@@ -24,7 +24,7 @@ use crate::metadata::{self, Command, ControllerSettings, RegisterBroker};
 use crate::net::{Accepted, Connections, Gate, Listening, listen};
 use crate::raft::{self, Quorum};
 use crate::shard::messages::{CheckpointEntry, Reply, Request};
-use crate::shard::{Directories, Lanes, Settings, Shard, lanes, write_checkpoints};
+use crate::shard::{Directories, Lanes, Settings, Shard, lanes, write_last_checkpoints};
 
 /// How long a stop waits for requests in service before their connections are cut.
 const DRAIN_MAX: Duration = Duration::from_millis(1000);
@@ -336,12 +336,12 @@ impl Leader {
 
 /// The last checkpoints and the marker that spares the next start its recovery.
 fn close(directories: &Directories, entries: &[CheckpointEntry], epoch: BrokerEpoch) {
-    if let Err(error) = write_checkpoints(directories, entries) {
+    if let Err(error) = write_last_checkpoints(directories, entries) {
         tracing::error!("the last checkpoints were not written, the next start recovers: {error}");
         return;
     }
     for (index, directory) in directories.list.iter().enumerate() {
-        if directories.has_failed(index) {
+        if directories.has_failed(index) || directories.is_unclean(index) {
             continue;
         }
         if let Err(error) = directory.log_dir.mark_clean_shutdown(epoch) {

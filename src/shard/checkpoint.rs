@@ -51,11 +51,30 @@ impl Shard {
     }
 }
 
-/// Writes the three checkpoint files of every directory that serves. Blocks: for a file thread.
+/// Writes the checkpoint files of a stopping broker. Offsets that were gathered before, perhaps from half of
+/// the shards, are not written over them any more. Blocks: for a file thread.
+///
+/// # Errors
+/// As [`write_all`].
+pub fn write_last_checkpoints(
+    directories: &Directories,
+    entries: &[CheckpointEntry],
+) -> Result<(), DirError> {
+    let mut is_final = directories.lock_checkpoints();
+    *is_final = true;
+    write_all(directories, entries)
+}
+
+fn write_checkpoints(directories: &Directories, entries: &[CheckpointEntry]) -> Result<(), DirError> {
+    let is_final = directories.lock_checkpoints();
+    if *is_final { Ok(()) } else { write_all(directories, entries) }
+}
+
+/// Writes the three checkpoint files of every directory that serves.
 ///
 /// # Errors
 /// The first directory's whose files could not be written; the others are written all the same.
-pub fn write_checkpoints(directories: &Directories, entries: &[CheckpointEntry]) -> Result<(), DirError> {
+fn write_all(directories: &Directories, entries: &[CheckpointEntry]) -> Result<(), DirError> {
     let mut result = Ok(());
     for (index, directory) in directories.list.iter().enumerate() {
         if directories.has_failed(index) {

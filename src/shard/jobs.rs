@@ -9,6 +9,7 @@ use super::Shard;
 use super::placement::PartitionKey;
 use super::replica::Replica;
 use crate::base::clock::{self, Monotonic};
+use crate::base::fatal;
 use crate::config::Durability;
 use crate::io::os::OsFiles;
 use crate::io::runtime::{Queue, spawn, yield_if_needed};
@@ -56,6 +57,12 @@ impl Shard {
         self.unflushed_bytes.set(self.unflushed_bytes.get() + bytes);
     }
 
+    /// The replica's unflushed bytes are flushed, or nobody's any more.
+    pub(super) fn forget_unflushed(&self, replica: &Replica) {
+        let bytes = replica.unflushed_bytes.replace(0);
+        self.unflushed_bytes.set(self.unflushed_bytes.get().saturating_sub(bytes));
+    }
+
     /// How much of a file may be dirty: less once the shard has used up its share of
     /// `kuring.unflushed.bytes`.
     fn write_back_bytes(&self) -> u64 {
@@ -81,8 +88,7 @@ impl Shard {
     }
 
     fn run_flush(self: &Rc<Self>, replica: Rc<Replica>, job: FlushJob<OsFiles>) {
-        let bytes = replica.unflushed_bytes.replace(0);
-        self.unflushed_bytes.set(self.unflushed_bytes.get().saturating_sub(bytes));
+        self.forget_unflushed(&replica);
         let shard = self.clone();
         let queue = match shard.settings.config.durability {
             Durability::Fsync => Queue::Serve,
@@ -93,7 +99,8 @@ impl Shard {
             let outcome = match shard.settings.config.durability {
                 Durability::Fsync => match directories.list[replica.directory].commit.flush(job).await {
                     Some(outcome) => outcome,
-                    None => return,
+                    // Acknowledgements would wait for it for ever.
+                    None => fatal("the commit service of a log directory has ended"),
                 },
                 Durability::PageCache => directories.threads.run("flush", move || job.run()).await,
             };
@@ -228,8 +235,13 @@ impl Shard {
     }
 
     fn write_back(self: &Rc<Self>, replica: &Rc<Replica>) {
-        if let Ok(Some(job)) = replica.with(|partition| partition.start_flush()) {
-            self.run_flush(replica.clone(), job);
+        match replica.with(|partition| {
+            (partition.start_flush(), partition.log().flushed() >= partition.log().log_end())
+        }) {
+            Ok((Some(job), _)) => self.run_flush(replica.clone(), job),
+            // A job has flushed it meanwhile.
+            Ok((None, true)) => self.forget_unflushed(replica),
+            _ => {}
         }
     }
 }

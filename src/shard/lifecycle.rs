@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -18,7 +18,7 @@ use super::messages::{CheckpointEntry, Reply};
 use super::placement::PartitionKey;
 use super::replica::{Replica, ReplicaState};
 use crate::base::{Offset, PartitionIndex, TopicPartition, clock, fatal};
-use crate::config::LogConfig;
+use crate::config::{Durability, LogConfig};
 use crate::io::os::OsFiles;
 use crate::io::runtime::{Queue, spawn};
 use crate::io::threads::FileThreads;
@@ -29,6 +29,9 @@ use crate::wire::ErrorCode;
 
 /// Logs that one shard opens or closes at the same time.
 const LOGS_AT_ONCE_MAX: usize = 64;
+
+/// How often a log that is to go looks whether its last job has come back.
+const JOB_POLL: Duration = Duration::from_millis(1);
 
 /// A log directory in service.
 pub struct Directory {
@@ -46,6 +49,10 @@ pub struct Directories {
     /// What the start found on disk and no shard has opened yet.
     pub start_list: StartList,
     failed: Vec<AtomicBool>,
+    /// Has a log that is not closed: the next start recovers.
+    unclean: Vec<AtomicBool>,
+    /// Held while the checkpoint files are written; true once they were written for the last time.
+    checkpoints_final: Mutex<bool>,
 }
 
 /// Partitions found on disk at the start, handed out to the shards that own them.
@@ -86,8 +93,14 @@ impl Directories {
         log_context: Arc<LogContext<OsFiles>>,
         start_list: StartList,
     ) -> Self {
-        let failed = list.iter().map(|_| AtomicBool::new(false)).collect();
-        Self { list, threads, log_context, start_list, failed }
+        let flags = || list.iter().map(|_| AtomicBool::new(false)).collect();
+        let (failed, unclean) = (flags(), flags());
+        let checkpoints_final = Mutex::new(false);
+        Self { list, threads, log_context, start_list, failed, unclean, checkpoints_final }
+    }
+
+    pub(super) fn lock_checkpoints(&self) -> MutexGuard<'_, bool> {
+        self.checkpoints_final.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn path(&self, directory: usize) -> &Path {
@@ -96,6 +109,12 @@ impl Directories {
 
     pub fn has_failed(&self, directory: usize) -> bool {
         self.failed[directory].load(Ordering::Relaxed)
+    }
+
+    /// A log in the directory could not be closed, because it never opened: the marker of a clean shutdown
+    /// would spare it the recovery that it needs.
+    pub fn is_unclean(&self, directory: usize) -> bool {
+        self.unclean[directory].load(Ordering::Relaxed)
     }
 
     /// Marks a directory; ends the process when no other is left, as Kafka does.
@@ -216,16 +235,29 @@ impl Shard {
         self.replicas.borrow_mut().insert(key, replica.clone());
         let log_config = config.clone();
         let name = topic_partition.clone();
+        let durability = self.settings.config.durability;
         let opened = directories
             .threads
             .run("open log", {
                 let directories = directories.clone();
-                move || open_log(&directories, directory, name, key, log_config, same, other)
+                move || {
+                    let mut log = open_log(&directories, directory, name, key, log_config, same, other)?;
+                    if durability == Durability::Fsync {
+                        sync_recovered(&mut log)?;
+                    }
+                    Ok::<_, OpenFailure>(log)
+                }
             })
             .await;
+        if !matches!(*replica.state.borrow(), ReplicaState::Opening) {
+            // Its directory has failed or the broker stops.
+            if let Ok(log) = opened {
+                directories.threads.drop_later(log);
+            }
+            return;
+        }
         match opened {
             Ok(log) => {
-                let durability = self.settings.config.durability;
                 let partition = Partition::lead(log, key.topic, image.leader_epoch, config, durability);
                 *replica.state.borrow_mut() = ReplicaState::Online(Box::new(partition));
                 self.look_for_jobs(&replica);
@@ -255,15 +287,24 @@ impl Shard {
 
     async fn delete(self: &Rc<Self>, key: PartitionKey) {
         let Some(replica) = self.replicas.borrow_mut().remove(&key) else { return };
-        let Some(mut partition) = replica.take(ReplicaState::Closed) else { return };
-        let mut committed = Vec::new();
-        partition.fail_all(ErrorCode::UnknownTopicOrPartition, &mut committed);
-        self.finish_appends(committed);
+        self.forget_unflushed(&replica);
+        let mut delay = Duration::ZERO;
+        // Without one it could not be opened; its files go all the same.
+        let log = replica.take(ReplicaState::Closed).map(|mut partition| {
+            let mut committed = Vec::new();
+            partition.fail_all(ErrorCode::UnknownTopicOrPartition, &mut committed);
+            self.finish_appends(committed);
+            delay = Duration::from_millis(partition.config().file_delete_delay_ms.max(0) as u64);
+            partition.into_log()
+        });
         self.release_fetches(key);
-        let delay = Duration::from_millis(partition.config().file_delete_delay_ms.max(0) as u64);
-        let log = partition.into_log();
+        // A job that is late would find another topic's files under its names.
+        self.jobs_done(&replica).await;
         let directories = self.settings.directories.clone();
         let directory = replica.directory;
+        if log.is_none() && directories.has_failed(directory) {
+            return;
+        }
         let renamed = directories
             .threads
             .run("rename deleted", {
@@ -280,6 +321,13 @@ impl Shard {
             Err(error) => {
                 tracing::error!(partition = %replica.topic_partition, "its directory cannot be renamed: {error}");
             }
+        }
+    }
+
+    /// Waits until no job of the replica's log is on a file thread.
+    async fn jobs_done(self: &Rc<Self>, replica: &Replica) {
+        while replica.job_runs.get() {
+            self.sleep(JOB_POLL).await;
         }
     }
 
@@ -307,6 +355,7 @@ impl Shard {
         self.settings.directories.fail(directory);
         let replicas: Vec<Rc<Replica>> = self.replicas.borrow().values().cloned().collect();
         for replica in replicas.into_iter().filter(|replica| replica.directory == directory) {
+            self.forget_unflushed(&replica);
             if let Some(mut partition) = replica.take(ReplicaState::Offline) {
                 let mut committed = Vec::new();
                 partition.fail_all(ErrorCode::KafkaStorageError, &mut committed);
@@ -337,7 +386,13 @@ impl Shard {
     }
 
     async fn close(self: &Rc<Self>, replica: Rc<Replica>) -> Option<CheckpointEntry> {
-        let mut partition = replica.take(ReplicaState::Closed)?;
+        // The log must not be closed under a job, which may roll it or write its index.
+        self.jobs_done(&replica).await;
+        self.forget_unflushed(&replica);
+        let Some(mut partition) = replica.take(ReplicaState::Closed) else {
+            self.settings.directories.unclean[replica.directory].store(true, Ordering::Relaxed);
+            return None;
+        };
         let mut committed = Vec::new();
         partition.fail_all(ErrorCode::NotLeaderOrFollower, &mut committed);
         self.finish_appends(committed);
@@ -399,16 +454,33 @@ fn open_log(
             log_start: entry.found.log_start,
             clean: entry.clean,
         },
-        None => OpenOptions {
-            dir: directories.list[directory].log_dir.create_partition(&topic_partition, key.topic)?,
-            topic_partition,
-            config,
-            recovery_point: Offset::ZERO,
-            log_start: Offset::ZERO,
-            clean: true,
-        },
+        None => {
+            let log_dir = &directories.list[directory].log_dir;
+            if log_dir.partition_dir(&topic_partition).exists() {
+                // Left by a deletion that failed: a new topic must not inherit its records.
+                let path = log_dir.rename_deleted(&topic_partition)?;
+                log_dir.remove_deleted(&path)?;
+            }
+            OpenOptions {
+                dir: log_dir.create_partition(&topic_partition, key.topic)?,
+                topic_partition,
+                config,
+                recovery_point: Offset::ZERO,
+                log_start: Offset::ZERO,
+                clean: true,
+            }
+        }
     };
     Ok(Log::open(&directories.log_context, options, clock::now())?)
+}
+
+/// Makes durable what recovery kept, which may have been in the page cache alone: under
+/// `kuring.durability=fsync` nobody is shown a record that a power cut could take. Blocks.
+fn sync_recovered(log: &mut Log<OsFiles>) -> Result<(), OpenFailure> {
+    if let Some(job) = log.flush_job() {
+        log.finish_flush(job.run(), clock::now()).map_err(crate::log::OpenError::from)?;
+    }
+    Ok(())
 }
 
 /// Why a partition's log is not in service.

@@ -25,7 +25,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-pub use checkpoint::write_checkpoints;
+pub use checkpoint::write_last_checkpoints;
 pub use commit::CommitService;
 pub use lifecycle::{Directories, Directory, StartEntry, StartList};
 pub use mesh::{CallHandle, Lanes, PendingReply, ReplyTo, lanes};
