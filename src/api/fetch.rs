@@ -16,12 +16,14 @@ use super::{Client, CloseReason, Outcome, Piece, malformed};
 use crate::base::BrokerId;
 use crate::base::clock::{self, Monotonic};
 use crate::io::os::OsFiles;
+use crate::io::runtime::{Queue, spawn};
 use crate::log::FileRange;
 use crate::metadata::Image;
 use crate::partition::Waterline;
 use crate::shard::messages::{
     FetchPart, FetchReply, FetchRequest as OwnerFetch, FetchWait, FetchedData, FetchedPart, Reply, Request,
 };
+use crate::shard::{CallHandle, Shard};
 use crate::wire::ErrorCode;
 use crate::wire::fetch::{
     self, DivergingEpoch, FetchPartition, FetchPartitionResponse, FetchRequest, FetchResponse,
@@ -49,16 +51,22 @@ pub(super) async fn handle(client: &Rc<Client>, header: &RequestHeader, body: &B
         // No follower exists on one node: whoever says it is one is not in the cluster.
         return encode(header, failure(ErrorCode::NotLeaderOrFollower), Vec::new());
     }
-    let context = match client.sessions.begin(&request) {
+    let context = match client.sessions.begin(&request, header.version >= fetch::TOPIC_ID_VERSION) {
         Ok(context) => context,
         Err(code) => return encode(header, failure(code), Vec::new()),
     };
     let _busy = InUse { client, context: &context };
     let image = client.shard.image();
     let (mut merged, shares) = split(client, &image, &context.partitions);
-    fetch(client, &request, &mut merged, shares).await;
-    limit(&mut merged, request.max_bytes);
+    let bytes_max = bytes_max(client, &request);
+    fetch(client, &request, bytes_max, &mut merged, shares).await;
+    limit(&mut merged, bytes_max);
     respond(client, header, &context, merged)
+}
+
+/// Bound on the records of the whole answer.
+fn bytes_max(client: &Client, request: &FetchRequest) -> u32 {
+    u32::try_from(request.max_bytes).unwrap_or(0).min(client.shard.config().fetch_bytes_max)
 }
 
 /// Frees the session when the request ends, also when its connection is lost meanwhile.
@@ -99,15 +107,22 @@ fn split(
 }
 
 /// Asks the owners. With one owner the wait is its own; with several, a first round looks without waiting,
-/// and only if that is too little a second one waits at all of them until the first has news.
-async fn fetch(client: &Client, request: &FetchRequest, merged: &mut [Merged], shares: Vec<Share>) {
+/// and only if that is too little further ones wait at all of them until the first has news.
+async fn fetch(
+    client: &Client,
+    request: &FetchRequest,
+    bytes_max: u32,
+    merged: &mut [Merged],
+    shares: Vec<Share>,
+) {
     let ask = Ask {
         waterline: match request.isolation_level {
             IsolationLevel::ReadUncommitted => Waterline::HighWatermark,
             IsolationLevel::ReadCommitted => Waterline::LastStable,
         },
-        bytes_max: u32::try_from(request.max_bytes).unwrap_or(0).min(client.shard.config().fetch_bytes_max),
-        bytes_min: u64::try_from(request.min_bytes).unwrap_or(0),
+        bytes_max,
+        // More than may be answered is not waited for (`KafkaApis.handleFetchRequest`).
+        bytes_min: u64::try_from(request.min_bytes).unwrap_or(0).min(u64::from(bytes_max)),
         until: clock::monotonic()
             .plus(Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0))),
     };
@@ -118,19 +133,36 @@ async fn fetch(client: &Client, request: &FetchRequest, merged: &mut [Merged], s
     match shares.as_slice() {
         [] => wait_for_nothing(client, may_wait, ask.until).await,
         [share] => {
-            let bytes_min = if may_wait { ask.bytes_min } else { 0 };
-            ask_all(client, &ask, &shares, bytes_min, merged).await;
+            let wait = [ask.bytes_min];
+            ask_all(client, &ask, &shares, may_wait.then_some(&wait[..]), merged).await;
             debug_assert_eq!(share.places.len(), share.parts.len());
         }
         shares => {
-            ask_all(client, &ask, shares, 0, merged).await;
-            let bytes: u64 = merged.iter().map(Merged::bytes).sum();
-            let urgent = merged.iter().any(Merged::is_urgent);
-            if may_wait && !urgent && bytes < ask.bytes_min {
-                ask_all(client, &ask, shares, ask.bytes_min, merged).await;
+            ask_all(client, &ask, shares, None, merged).await;
+            let mut seen = None;
+            loop {
+                let bytes: u64 = merged.iter().map(Merged::bytes).sum();
+                let urgent = merged.iter().any(Merged::is_urgent);
+                // An owner that answers without more than before does not wait: its time is up, or it has no
+                // room for another waiter.
+                let enough = bytes >= ask.bytes_min || seen.is_some_and(|seen| bytes <= seen);
+                if !may_wait || urgent || enough {
+                    break;
+                }
+                seen = Some(bytes);
+                let wait = waits(merged, shares, ask.bytes_min - bytes);
+                ask_all(client, &ask, shares, Some(&wait), merged).await;
             }
         }
     }
+}
+
+/// What each owner is to wait for when `missing` bytes are wanted from all together: what it had and its part
+/// of them. Once all have come, one of the owners at least has that much.
+fn waits(merged: &[Merged], shares: &[Share], missing: u64) -> Vec<u64> {
+    let part = missing.div_ceil(shares.len() as u64);
+    let had = |share: &Share| share.places.iter().map(|&place| merged[place].bytes()).sum::<u64>();
+    shares.iter().map(|share| had(share) + part).collect()
 }
 
 struct Ask {
@@ -147,13 +179,42 @@ async fn wait_for_nothing(client: &Client, may_wait: bool, until: Monotonic) {
     }
 }
 
-/// Asks every owner and merges the answers. `bytes_min` above 0 lets them wait until one has that much;
-/// the others are then hurried.
-async fn ask_all(client: &Client, ask: &Ask, shares: &[Share], bytes_min: u64, merged: &mut [Merged]) {
-    let wait = (bytes_min > 0).then_some(FetchWait { bytes_min, until: ask.until });
+/// The fetches of a request that owners have not answered, by the number of the share. Dropped early, because
+/// the client has gone, it has them answered: they would wait their time out, and that is the client's choice.
+struct Waiting<'a> {
+    shard: &'a Rc<Shard>,
+    shares: &'a [Share],
+    handles: Vec<Option<CallHandle>>,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if self.shard.is_stopping() {
+            // Its end answers them all.
+            return;
+        }
+        for (share, handle) in self.shares.iter().zip(&self.handles) {
+            let Some(handle) = *handle else { continue };
+            let (shard, owner) = (self.shard.clone(), share.owner);
+            spawn(Queue::Serve, "abandoned fetch", async move { shard.hurry(owner, handle).await }).detach();
+        }
+    }
+}
+
+/// Asks every owner and merges the answers. `bytes_min`, one for each share, lets them wait until one has that
+/// much; the others are then hurried.
+async fn ask_all(
+    client: &Client,
+    ask: &Ask,
+    shares: &[Share],
+    bytes_min: Option<&[u64]>,
+    merged: &mut [Merged],
+) {
     let mut pending = FuturesUnordered::new();
-    let mut waiting = Vec::with_capacity(shares.len());
+    let handles = Vec::with_capacity(shares.len());
+    let mut waiting = Waiting { shard: &client.shard, shares, handles };
     for (number, share) in shares.iter().enumerate() {
+        let wait = bytes_min.map(|bytes| FetchWait { bytes_min: bytes[number], until: ask.until });
         let request = OwnerFetch {
             parts: share.parts.clone(),
             waterline: ask.waterline,
@@ -161,12 +222,12 @@ async fn ask_all(client: &Client, ask: &Ask, shares: &[Share], bytes_min: u64, m
             wait,
         };
         let reply = client.shard.send(share.owner, Request::Fetch(request)).await;
-        waiting.push(Some(reply.handle()));
+        waiting.handles.push(Some(reply.handle()));
         pending.push(async move { (number, reply.await) });
     }
-    let mut hurried = wait.is_none();
+    let mut hurried = bytes_min.is_none();
     while let Some((number, reply)) = pending.next().await {
-        waiting[number] = None;
+        waiting.handles[number] = None;
         let Reply::Fetch(FetchReply { parts }) = reply else {
             crate::base::fatal("a fetch got another request's answer");
         };
@@ -175,7 +236,7 @@ async fn ask_all(client: &Client, ask: &Ask, shares: &[Share], bytes_min: u64, m
         }
         if !hurried {
             hurried = true;
-            for (number, handle) in waiting.iter().enumerate() {
+            for (number, handle) in waiting.handles.iter().enumerate() {
                 if let Some(handle) = handle {
                     client.shard.hurry(shares[number].owner, *handle).await;
                 }
@@ -184,22 +245,20 @@ async fn ask_all(client: &Client, ask: &Ask, shares: &[Share], bytes_min: u64, m
     }
 }
 
-/// Keeps the whole answer within `max_bytes`: each owner kept to it alone. The first partition with data
-/// keeps its first batch whole.
-fn limit(merged: &mut [Merged], max_bytes: i32) {
-    let mut left = u32::try_from(max_bytes).unwrap_or(0);
+/// Keeps the whole answer within `bytes_max`: each owner kept to it alone. The first partition with data
+/// keeps its first batch whole; the others are left out where theirs does not fit, for a consumer fails on an
+/// answer with nothing but a part of a batch (`ReplicaManager.readFromLog`, `FetchCollector`).
+fn limit(merged: &mut [Merged], bytes_max: u32) {
+    let mut left = bytes_max;
     let mut is_first = true;
     for part in merged {
         let Some(range) = &mut part.range else { continue };
         let least = part.first_batch_bytes;
-        if is_first {
-            range.length = range.length.min(left.max(least));
-        } else if left < least {
+        range.length = range.length.min(if is_first { left.max(least) } else { left });
+        if range.length < least {
             part.range = None;
             part.response.records_len = 0;
             continue;
-        } else {
-            range.length = range.length.min(left);
         }
         is_first = false;
         left = left.saturating_sub(range.length);

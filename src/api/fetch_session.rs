@@ -33,9 +33,13 @@ struct Cached {
     high_watermark: Offset,
     log_start: Offset,
     had_error: bool,
+    /// Got records in the request that is being served.
+    was_served: bool,
 }
 
 struct Session {
+    /// Its topics are named by id: a request must not mix both forms (KIP-516).
+    by_id: bool,
     partitions: IndexMap<SessionKey, Cached, ahash::RandomState>,
     /// What the next request must carry.
     epoch: SessionEpoch,
@@ -86,8 +90,9 @@ impl SessionCache {
     /// Finds or opens the session of `request`.
     ///
     /// # Errors
-    /// FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH: the client starts anew with a full fetch.
-    pub(super) fn begin(&self, request: &FetchRequest) -> Result<Context, ErrorCode> {
+    /// FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR: the client starts
+    /// anew with a full fetch.
+    pub(super) fn begin(&self, request: &FetchRequest, by_id: bool) -> Result<Context, ErrorCode> {
         let epoch = request.session_epoch;
         if epoch.is_full() {
             self.sessions.borrow_mut().remove(&request.session_id);
@@ -95,7 +100,7 @@ impl SessionCache {
             if epoch == SessionEpoch::FINAL || partitions.is_empty() {
                 return Ok(Context { kind: Kind::Sessionless, session_id: SessionId::NONE, partitions });
             }
-            let session_id = self.open(&partitions);
+            let session_id = self.open(&partitions, by_id);
             let kind = if session_id == SessionId::NONE { Kind::Sessionless } else { Kind::Full };
             return Ok(Context { kind, session_id, partitions });
         }
@@ -103,6 +108,9 @@ impl SessionCache {
         let session = sessions.get_mut(&request.session_id).ok_or(ErrorCode::FetchSessionIdNotFound)?;
         if session.epoch != epoch || session.busy {
             return Err(ErrorCode::InvalidFetchSessionEpoch);
+        }
+        if session.by_id != by_id {
+            return Err(ErrorCode::FetchSessionTopicIdError);
         }
         session.epoch = epoch.next();
         session.last_used = clock::monotonic();
@@ -119,6 +127,12 @@ impl SessionCache {
                     session.partitions.insert(key, Cached::new(wanted));
                 }
             }
+        }
+        if session.partitions.is_empty() {
+            // Nothing is left of it (`FetchManager.newContext`).
+            sessions.remove(&request.session_id);
+            let (kind, session_id) = (Kind::Sessionless, SessionId::NONE);
+            return Ok(Context { kind, session_id, partitions: Vec::new() });
         }
         let partitions =
             session.partitions.iter().map(|(key, cached)| (key.clone(), cached.request)).collect();
@@ -149,13 +163,7 @@ impl SessionCache {
             || response.error.is_some()
             || response.diverging_epoch.is_some()
             || response.preferred_read_replica.is_some();
-        if response.records_len > 0 {
-            // Whoever got data goes to the end, so that the others are not starved of the byte limit.
-            let last = session.partitions.len() - 1;
-            if let Some(at) = session.partitions.get_index_of(key) {
-                session.partitions.move_index(at, last);
-            }
-        }
+        cached.was_served = response.records_len > 0;
         context.kind == Kind::Full || has_news || !told_before
     }
 
@@ -163,10 +171,16 @@ impl SessionCache {
     pub(super) fn finish(&self, context: &Context) {
         if let Some(session) = self.sessions.borrow_mut().get_mut(&context.session_id) {
             session.busy = false;
+            if session.partitions.values().any(|cached| cached.was_served) {
+                // Whoever got data goes to the end, so that the others are not starved of the byte limit. All
+                // at once: to move one costs by the number of the others.
+                session.partitions.sort_by(|_, a, _, b| a.was_served.cmp(&b.was_served));
+                session.partitions.values_mut().for_each(|cached| cached.was_served = false);
+            }
         }
     }
 
-    fn open(&self, partitions: &[(SessionKey, FetchPartition)]) -> SessionId {
+    fn open(&self, partitions: &[(SessionKey, FetchPartition)], by_id: bool) -> SessionId {
         let now = clock::monotonic();
         let mut sessions = self.sessions.borrow_mut();
         if sessions.len() >= self.slots_max {
@@ -191,14 +205,20 @@ impl SessionCache {
         };
         let partitions = partitions.iter().map(|(key, wanted)| (key.clone(), Cached::new(*wanted))).collect();
         let epoch = SessionEpoch::INITIAL.next();
-        sessions.insert(session_id, Session { partitions, epoch, last_used: now, busy: true });
+        sessions.insert(session_id, Session { by_id, partitions, epoch, last_used: now, busy: true });
         session_id
     }
 }
 
 impl Cached {
     fn new(request: FetchPartition) -> Self {
-        Self { request, high_watermark: Offset(-1), log_start: Offset(-1), had_error: false }
+        Self {
+            request,
+            high_watermark: Offset(-1),
+            log_start: Offset(-1),
+            had_error: false,
+            was_served: false,
+        }
     }
 }
 
@@ -209,4 +229,83 @@ fn named(request: &FetchRequest) -> impl Iterator<Item = (SessionKey, FetchParti
             (key, *partition)
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use kafka_protocol::protocol::StrBytes;
+
+    use super::*;
+    use crate::base::{BrokerEpoch, BrokerId, LeaderEpoch};
+    use crate::wire::fetch::{FetchTopic, ForgottenTopic, IsolationLevel};
+
+    fn topic() -> TopicRef {
+        TopicRef::Name(StrBytes::from_static_str("t"))
+    }
+
+    fn request(session_id: SessionId, epoch: i32, partitions: &[i32]) -> FetchRequest {
+        let partitions = partitions.iter().map(|&index| FetchPartition {
+            index: PartitionIndex(index),
+            current_leader_epoch: LeaderEpoch::NONE,
+            fetch_offset: Offset(0),
+            last_fetched_epoch: LeaderEpoch::NONE,
+            log_start_offset: Offset(-1),
+            max_bytes: 1000,
+            replica_directory_id: uuid::Uuid::nil(),
+            high_watermark: None,
+        });
+        FetchRequest {
+            cluster_id: None,
+            replica_id: BrokerId(-1),
+            replica_epoch: BrokerEpoch(-1),
+            max_wait_ms: 0,
+            min_bytes: 1,
+            max_bytes: 1000,
+            isolation_level: IsolationLevel::ReadUncommitted,
+            session_id,
+            session_epoch: SessionEpoch(epoch),
+            topics: vec![FetchTopic { topic: topic(), partitions: partitions.collect() }],
+            forgotten: Vec::new(),
+            rack_id: StrBytes::new(),
+        }
+    }
+
+    fn order(context: &Context) -> Vec<i32> {
+        context.partitions.iter().map(|(key, _)| key.partition.0).collect()
+    }
+
+    fn opened(cache: &SessionCache, partitions: &[i32]) -> SessionId {
+        let context = cache.begin(&request(SessionId::NONE, 0, partitions), false).unwrap();
+        cache.finish(&context);
+        context.session_id
+    }
+
+    #[test]
+    fn partitions_that_got_records_stand_behind_the_others_next_time() {
+        let cache = SessionCache::new(10);
+        let session = opened(&cache, &[0, 1, 2, 3]);
+        let context = cache.begin(&request(session, 1, &[]), false).unwrap();
+        for (key, partition) in &context.partitions {
+            let mut response = FetchPartitionResponse::failed(partition.index, None);
+            response.records_len = if [0, 2].contains(&key.partition.0) { 100 } else { 0 };
+            cache.tell(&context, key, &response);
+        }
+        cache.finish(&context);
+        let next = cache.begin(&request(session, 2, &[]), false).unwrap();
+        assert_eq!(order(&next), [1, 3, 0, 2]);
+    }
+
+    #[test]
+    fn a_session_does_not_mix_names_and_ids_and_ends_with_its_last_partition() {
+        let cache = SessionCache::new(10);
+        let session = opened(&cache, &[0]);
+        let mixed = cache.begin(&request(session, 1, &[]), true).err();
+        assert_eq!(mixed, Some(ErrorCode::FetchSessionTopicIdError));
+        let mut last = request(session, 1, &[]);
+        last.forgotten = vec![ForgottenTopic { topic: topic(), partitions: vec![PartitionIndex(0)] }];
+        let context = cache.begin(&last, false).unwrap();
+        assert_eq!((context.session_id, order(&context)), (SessionId::NONE, Vec::new()));
+        let gone = cache.begin(&request(session, 2, &[]), false).err();
+        assert_eq!(gone, Some(ErrorCode::FetchSessionIdNotFound));
+    }
 }

@@ -126,7 +126,8 @@ impl Shard {
     }
 
     fn has_enough(&self, parked: &Parked) -> bool {
-        if parked.bytes_min <= 1 {
+        // The high watermark has moved; the last stable offset need not have.
+        if parked.bytes_min <= 1 && parked.request.waterline != Waterline::LastStable {
             return true;
         }
         let mut available = 0;

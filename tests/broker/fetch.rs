@@ -107,6 +107,29 @@ fn a_fetch_waits_for_its_minimum_of_bytes() {
 }
 
 #[test]
+fn a_batch_that_does_not_fit_behind_another_partitions_is_left_out() {
+    for shards in shard_counts([1, 2, 3, 8]) {
+        let broker = Broker::with(shards, &[]);
+        Client::of(&broker).create_topic("fits", 2, &[]);
+        let mut raw = Raw::connect(&broker);
+        let long = "y".repeat(1000);
+        raw.produce("fits", 0, 1, Batch::now(&["x"]).encode());
+        raw.produce("fits", 1, 1, Batch::now(&[&long]).encode());
+        let limited = |offsets: &[(i32, i64)]| {
+            let mut request = fetch("fits", offsets);
+            for partition in &mut request.topics[0].partitions {
+                partition.partition_max_bytes = 200;
+            }
+            request
+        };
+        let bytes = bytes_in(&raw.call(FETCH, &limited(&[(0, 0), (1, 0)])));
+        assert!((1..200).contains(&bytes), "{shards} shards: {bytes} bytes, a part of a batch among them");
+        let alone = bytes_in(&raw.call(FETCH, &limited(&[(1, 0)])));
+        assert!(alone > 1000, "{shards} shards: the first batch comes whole, not {alone} bytes of it");
+    }
+}
+
+#[test]
 fn a_fetch_from_inside_a_batch_returns_that_batch() {
     let broker = Broker::start();
     Client::of(&broker).create_topic("inside", 1, &[]);

@@ -16,4 +16,4 @@ pub use response::{
 /// The first version with tagged fields.
 const FLEXIBLE_VERSION: i16 = 12;
 /// The first version that names topics by id.
-const TOPIC_ID_VERSION: i16 = 13;
+pub const TOPIC_ID_VERSION: i16 = 13;
