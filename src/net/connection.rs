@@ -29,6 +29,9 @@ use crate::wire::header::{self, HeaderError, Request};
 /// Produce requests taken from one connection before its oldest is answered.
 const PRODUCES_IN_FLIGHT_MAX: usize = 8;
 
+/// Longer frames are slices of a receive chunk; up to here [`ReceiveBuffer::take`] has copied them.
+const KEPT_FRAME_BYTES_MAX: usize = 4096;
+
 /// Bytes of answers that gather before they are sent though more could join them.
 const ANSWER_BYTES_MAX: usize = 256 << 10;
 
@@ -127,6 +130,8 @@ impl Connection {
         loop {
             while let Some(frame) = self.next_frame()? {
                 self.serve_frame(frame).await?;
+                // A chunk holds thousands of small requests.
+                yield_if_needed().await;
             }
             self.shard.end_turn();
             self.take_ready_answers()?;
@@ -155,7 +160,7 @@ impl Connection {
     async fn serve_frame(&mut self, frame: Bytes) -> Result<(), End> {
         self.shard.counters.requests.increment();
         self.registered.entry.busy.set(true);
-        let request = match header::parse(&frame)? {
+        let mut request = match header::parse(&frame)? {
             Request::Known { header, body } if api::may_overlap(header.api) => {
                 while self.in_flight.len() >= PRODUCES_IN_FLIGHT_MAX {
                     self.shard.end_turn();
@@ -167,6 +172,12 @@ impl Connection {
             }
             request => request,
         };
+        if frame.len() > KEPT_FRAME_BYTES_MAX {
+            // It may wait long, and what comes of it (a fetch session, a group's member) longer still: a
+            // slice of the receive chunk would keep all of that from the others.
+            request = header::parse(&Bytes::copy_from_slice(&frame))?;
+        }
+        drop(frame);
         self.settle_all().await?;
         match request {
             Request::Known { header, body } => {
@@ -293,8 +304,12 @@ impl Connection {
             return Ok(());
         }
         self.answer_bytes = 0;
-        send::send(&self.shard, &mut self.writer, &mut self.answers).await?;
-        Ok(())
+        let entry = self.registered.entry.clone();
+        entry.last_active.set(clock::monotonic());
+        entry.sending.set(true);
+        let sent = send::send(&self.shard, &mut self.writer, &mut self.answers, &entry.last_active).await;
+        entry.sending.set(false);
+        Ok(sent?)
     }
 }
 

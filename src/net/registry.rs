@@ -30,6 +30,8 @@ pub(super) struct Entry {
     pub(super) last_active: Cell<Monotonic>,
     /// A request is being served.
     pub(super) busy: Cell<bool>,
+    /// An answer is on its way: a peer that does not take it is as idle as one that asks nothing.
+    pub(super) sending: Cell<bool>,
     closer: SocketCloser,
 }
 
@@ -94,8 +96,12 @@ impl Connections {
     }
 
     pub(super) fn register(self: &Rc<Self>, closer: SocketCloser) -> Registered {
-        let entry =
-            Rc::new(Entry { last_active: Cell::new(clock::monotonic()), busy: Cell::new(false), closer });
+        let entry = Rc::new(Entry {
+            last_active: Cell::new(clock::monotonic()),
+            busy: Cell::new(false),
+            sending: Cell::new(false),
+            closer,
+        });
         let key = self.list.borrow_mut().insert(entry.clone());
         Registered { connections: self.clone(), key, entry }
     }
@@ -124,7 +130,8 @@ impl Connections {
     fn close_idle(&self, idle: Duration) {
         let now = clock::monotonic();
         for (_, entry) in &*self.list.borrow() {
-            if !entry.busy.get() && now.since(entry.last_active.get()) >= idle {
+            let may_be_idle = !entry.busy.get() || entry.sending.get();
+            if may_be_idle && now.since(entry.last_active.get()) >= idle {
                 entry.closer.close();
             }
         }

@@ -1,6 +1,7 @@
 //! A response on its way into the socket: encoded pieces by `sendmsg`, large file ranges by `sendfile`,
 //! small ones read from the page cache into the same `sendmsg`.
 
+use std::cell::Cell;
 use std::io::IoSlice;
 use std::os::fd::AsFd;
 use std::rc::Rc;
@@ -8,6 +9,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 
 use crate::api::Piece;
+use crate::base::clock::{self, Monotonic};
 use crate::io::net::{SendFileError, SocketWriter};
 use crate::io::os::OsFiles;
 use crate::io::{FileHandle, cached};
@@ -23,6 +25,9 @@ const PROBE_EVERY: u64 = 256 << 10;
 /// Pieces that wait for one `sendmsg` at most.
 const PIECES_PER_SEND_MAX: usize = 512;
 
+/// Bytes read from files that wait for one `sendmsg` at most.
+const READ_BYTES_PER_SEND_MAX: usize = 256 << 10;
+
 /// Why a response did not reach the peer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SendError {
@@ -35,26 +40,32 @@ pub(super) enum SendError {
     EndedShort { missing: u64 },
 }
 
-/// Sends `pieces` in order, all of them.
+/// Sends `pieces` in order, all of them; `last_active` follows what the peer takes.
 pub(super) async fn send(
     shard: &Rc<Shard>,
     socket: &mut SocketWriter,
     pieces: &mut Vec<Piece>,
+    last_active: &Cell<Monotonic>,
 ) -> Result<(), SendError> {
     let mut waiting: Vec<Bytes> = Vec::with_capacity(pieces.len());
+    let mut read_bytes = 0;
     for piece in pieces.drain(..) {
         match piece {
             Piece::Bytes(bytes) => waiting.push(bytes),
             Piece::File(range) if range.length < SENDFILE_BYTES_MIN => {
+                read_bytes += range.length as usize;
                 waiting.push(read_small(shard, range).await?);
             }
             Piece::File(range) => {
                 send_waiting(shard, socket, &mut waiting, true).await?;
-                send_range(shard, socket, range).await?;
+                send_range(shard, socket, range, last_active).await?;
+                read_bytes = 0;
             }
         }
-        if waiting.len() >= PIECES_PER_SEND_MAX {
+        if waiting.len() >= PIECES_PER_SEND_MAX || read_bytes >= READ_BYTES_PER_SEND_MAX {
             send_waiting(shard, socket, &mut waiting, true).await?;
+            last_active.set(clock::monotonic());
+            read_bytes = 0;
         }
     }
     send_waiting(shard, socket, &mut waiting, false).await
@@ -102,6 +113,7 @@ async fn send_range(
     shard: &Rc<Shard>,
     socket: &mut SocketWriter,
     range: FileRange<OsFiles>,
+    last_active: &Cell<Monotonic>,
 ) -> Result<(), SendError> {
     let end = range.position + u64::from(range.length);
     let mut position = range.position;
@@ -121,6 +133,7 @@ async fn send_range(
             SendFileError::EndedShort { missing } => SendError::EndedShort { missing },
         })?;
         position += length;
+        last_active.set(clock::monotonic());
         shard.counters.bytes_out.add(length);
     }
     Ok(())
