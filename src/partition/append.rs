@@ -94,14 +94,15 @@ impl<F: Files, T> Partition<F, T> {
         !self.queue.is_empty()
     }
 
-    /// Validates and writes what is queued. `budget_bytes` bounds the bytes looked at: decompressing may be
-    /// slow, and a batch that is not finished keeps its place at the head of the queue.
-    pub fn turn(&mut self, mut budget_bytes: usize, now: Now, committed: &mut Vec<Committed<T>>) -> Turn {
+    /// Validates and writes what is queued. `budget_bytes` bounds the bytes looked at, and what was is taken
+    /// off it: decompressing may be slow, and a batch that is not finished keeps its place at the head of the
+    /// queue.
+    pub fn turn(&mut self, budget_bytes: &mut usize, now: Now, committed: &mut Vec<Committed<T>>) -> Turn {
         let mut turn = Turn::default();
         let mut batches = Vec::new();
         let mut owners = Vec::new();
         while let Some(queued) = self.queue.front_mut() {
-            if batches.len() == BATCHES_PER_WRITE_MAX || budget_bytes == 0 {
+            if batches.len() == BATCHES_PER_WRITE_MAX || *budget_bytes == 0 {
                 turn.more = true;
                 break;
             }
@@ -127,13 +128,16 @@ impl<F: Files, T> Partition<F, T> {
                     continue;
                 }
             };
-            let step_bytes = budget_bytes;
-            budget_bytes = budget_bytes.saturating_sub(queued.append.records.len());
-            match validation.step(step_bytes) {
+            match validation.step_within(budget_bytes) {
                 Poll::Pending => {
                     queued.validation = Some(Box::new(validation));
                     turn.more = true;
                     break;
+                }
+                Poll::Ready(Ok(batch)) if batch.head.attributes().is_transactional() => {
+                    // No transaction was begun (KIP-890): nobody could end it, and the last stable offset
+                    // would stay before it for ever.
+                    fail_front(&mut self.queue, AppendFailure::Code(ErrorCode::InvalidTxnState), committed);
                 }
                 Poll::Ready(Ok(batch)) => {
                     batches.push(Batch { head: batch.head, body: batch.body });

@@ -13,11 +13,13 @@ use super::messages::{AppendAnswer, AppendReply, AppendRequest, Reply};
 use super::replica::Replica;
 use super::timers::Timer;
 use crate::base::clock;
-use crate::partition::{AppendFailure, Committed, QueuedAppend, Turn};
+use crate::config::Durability;
+use crate::partition::{Acks, AppendFailure, Committed, QueuedAppend, Turn};
 use crate::timer::TimerKey;
 use crate::wire::ErrorCode;
 
-/// Bytes that one partition validates and writes in one turn before others get theirs.
+/// Bytes that one turn looks at, decompressed ones counted as such, before the shard's other tasks get
+/// theirs. A plain batch is looked at twice: for its checksum, and for its records.
 const TURN_BYTES_MAX: usize = 4 << 20;
 
 /// Names the request, and the part of it, that a batch belongs to.
@@ -32,19 +34,25 @@ pub(super) struct AppendInFlight {
     parts: RefCell<Vec<Option<Result<AppendAnswer, AppendFailure>>>>,
     spent: RefCell<Vec<Bytes>>,
     left: Cell<usize>,
-    timeout: Duration,
+    /// `None` where nothing is waited for but the append itself.
+    timeout: Option<Duration>,
     timer: Cell<Option<TimerKey>>,
 }
 
 impl Shard {
     pub(super) fn append(self: &Rc<Self>, reply_to: ReplyTo, request: AppendRequest) {
         let count = request.parts.len();
+        let waits = match request.acks {
+            Acks::None => false,
+            Acks::Leader => self.settings.config.durability == Durability::Fsync,
+            Acks::All => true,
+        };
         let in_flight = Rc::new(AppendInFlight {
             reply_to: Cell::new(Some(reply_to)),
             parts: RefCell::new((0..count).map(|_| None).collect()),
             spent: RefCell::new(Vec::with_capacity(count)),
             left: Cell::new(count),
-            timeout: request.timeout,
+            timeout: waits.then_some(request.timeout),
             timer: Cell::new(None),
         });
         for (index, part) in request.parts.into_iter().enumerate() {
@@ -84,27 +92,37 @@ impl Shard {
     /// Writes what this turn queued, one write per partition, and answers what is done. Called by the pump
     /// after a batch of messages and by a connection after the frames of one receive.
     pub fn end_turn(self: &Rc<Self>) {
-        let dirty = std::mem::take(&mut *self.dirty.borrow_mut());
-        for replica in dirty {
+        let mut dirty = std::mem::take(&mut *self.dirty.borrow_mut()).into_iter();
+        let mut budget_bytes = TURN_BYTES_MAX;
+        while budget_bytes > 0
+            && let Some(replica) = dirty.next()
+        {
             replica.is_dirty.set(false);
-            self.turn(&replica);
+            self.turn(&replica, &mut budget_bytes);
+        }
+        if dirty.len() > 0 {
+            // They go first in the next turn.
+            self.dirty.borrow_mut().splice(0..0, dirty);
+            self.continue_turns.notify();
         }
         let fresh = std::mem::take(&mut *self.fresh_appends.borrow_mut());
         for in_flight in fresh {
-            if in_flight.left.get() > 0 {
-                let deadline = clock::monotonic().plus(in_flight.timeout);
+            if in_flight.left.get() > 0
+                && let Some(timeout) = in_flight.timeout
+            {
+                let deadline = clock::monotonic().plus(timeout);
                 let key = self.timers.insert(deadline, Timer::AppendTimeout(Rc::downgrade(&in_flight)));
                 in_flight.timer.set(Some(key));
             }
         }
     }
 
-    fn turn(self: &Rc<Self>, replica: &Rc<Replica>) {
+    fn turn(self: &Rc<Self>, replica: &Rc<Replica>, budget_bytes: &mut usize) {
         let mut committed = Vec::new();
         let turned = replica.with(|partition| {
             let before = partition.log().log_end();
             let size_before = partition.log().size();
-            let turn = partition.turn(TURN_BYTES_MAX, clock::now(), &mut committed);
+            let turn = partition.turn(budget_bytes, clock::now(), &mut committed);
             let appended = partition.log().log_end() > before;
             let bytes = partition.log().size().saturating_sub(size_before);
             (turn, appended, bytes, partition.log().is_offline())

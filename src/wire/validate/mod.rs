@@ -215,11 +215,17 @@ impl Validation {
     /// Works on about `budget_bytes` bytes, decompressed ones counted as such. Must not be called again
     /// after it was ready.
     pub fn step(&mut self, budget_bytes: usize) -> Poll<Result<ValidatedBatch, RecordError>> {
-        let mut budget = budget_bytes.max(1);
-        while budget > 0 {
-            match self.advance(budget) {
+        let mut budget = budget_bytes;
+        self.step_within(&mut budget)
+    }
+
+    /// [`Validation::step`], taking what it worked on off `budget`.
+    pub fn step_within(&mut self, budget: &mut usize) -> Poll<Result<ValidatedBatch, RecordError>> {
+        *budget = (*budget).max(1);
+        while *budget > 0 {
+            match self.advance(*budget) {
                 Err(error) => return Poll::Ready(Err(error)),
-                Ok(Progress::Worked(bytes)) => budget = budget.saturating_sub(bytes),
+                Ok(Progress::Worked(bytes)) => *budget = budget.saturating_sub(bytes),
                 Ok(Progress::Scanned) => return Poll::Ready(self.conclude()),
             }
         }
