@@ -54,6 +54,10 @@ pub async fn begin(
     };
     if request.transactional_id.is_some() {
         // Transactions are not served: InitProducerId gave nobody a transactional producer id.
+        if acks == Acks::None {
+            let refused = CloseReason::UnacknowledgedFailure(ErrorCode::InvalidTxnState);
+            return done(Outcome::Close(refused));
+        }
         let response = refuse_all(&request, ErrorCode::InvalidTxnState);
         return done(answer(header, response.encode(header.version, header.correlation_id)));
     }

@@ -23,6 +23,7 @@ use crate::io::chunk::ReceiveBuffer;
 use crate::io::net::{Socket, SocketOptions, SocketReader, SocketWriter};
 use crate::io::runtime::{Queue, spawn, yield_if_needed};
 use crate::shard::Shard;
+use crate::wire::ApiKey;
 use crate::wire::frame::{self, FrameError, FrameStep, PREFIX_LEN};
 use crate::wire::header::{self, HeaderError, Request};
 
@@ -182,7 +183,9 @@ impl Connection {
         match request {
             Request::Known { header, body } => {
                 let client = self.client.clone();
-                let outcome = self.serve_alone(api::serve(&client, &header, body)).await?;
+                let may_park =
+                    matches!(header.api.key, ApiKey::Fetch | ApiKey::JoinGroup | ApiKey::SyncGroup);
+                let outcome = self.serve_alone(api::serve(&client, &header, body), may_park).await?;
                 self.take_answer(outcome)?;
             }
             Request::UnknownApiVersions { correlation_id } => {
@@ -197,8 +200,13 @@ impl Connection {
     }
 
     /// Runs the handler of a request that nothing may overlap. Meanwhile the next bytes are received once,
-    /// so that a peer that goes away is noticed while its fetch is parked.
-    async fn serve_alone(&mut self, handler: impl Future<Output = Outcome>) -> Result<Outcome, End> {
+    /// so that a peer that goes away is noticed while its fetch is parked. One that has only finished sending
+    /// looks the same: where the answer comes soon it gets it.
+    async fn serve_alone(
+        &mut self,
+        handler: impl Future<Output = Outcome>,
+        may_park: bool,
+    ) -> Result<Outcome, End> {
         let mut handler = pin!(handler);
         if let Some(outcome) = poll_once(handler.as_mut()).await {
             return Ok(outcome);
@@ -211,7 +219,7 @@ impl Connection {
             Either::Left((outcome, _)) => return Ok(outcome),
             Either::Right((received, _)) => received?,
         };
-        if received == 0 {
+        if received == 0 && may_park {
             return Err(End::Peer);
         }
         self.shard.counters.bytes_in.add(received as u64);
