@@ -208,7 +208,8 @@ impl<F: Files> Log<F> {
                 *result = Err(ErrorCode::KafkaStorageError);
             }
         }
-        let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+        let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+            || is_out_of_descriptors(&error);
         let path = names::file(&self.dir, self.active().base, FileKind::Log);
         let error = LogError { what: "append to", path, source: error };
         if full && truncated {
@@ -233,7 +234,7 @@ impl<F: Files> Log<F> {
             return Ok(std::sync::Arc::clone(file));
         }
         let path = names::file(&self.dir, self.active().base, FileKind::Log);
-        let file = self.context.files.open(&path, OpenMode::Write).map_err(|error| (error, false))?;
+        let file = self.context.files.open(&path, OpenMode::Write).map_err(|error| (error, true))?;
         self.counts.reopened += 1;
         let file = SegmentFile::new(&self.context, file);
         self.active_mut().file = Some(std::sync::Arc::clone(&file));
@@ -291,6 +292,12 @@ impl<F: Files> Log<F> {
         self.segments.push_back(Segment::new(base, file, now.wall));
         Ok(())
     }
+}
+
+/// The disk is not to blame, and what was written stays known.
+fn is_out_of_descriptors(error: &io::Error) -> bool {
+    let known = [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE];
+    rustix::io::Errno::from_io_error(error).is_some_and(|errno| known.contains(&errno))
 }
 
 enum Admitted {

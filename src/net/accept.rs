@@ -30,6 +30,8 @@ pub struct Gate(Arc<Mutex<GateState>>);
 
 struct GateState {
     limits: ConnectionLimits,
+    /// Connections that the limit on open files leaves room for beside the logs.
+    descriptors: u32,
     per_shard: Vec<u32>,
     /// Which shards take connections.
     open: Vec<bool>,
@@ -54,6 +56,7 @@ impl Gate {
         let open = (0..usize::from(shards)).map(|shard| only.is_none_or(|only| only.contains(&shard)));
         Self(Arc::new(Mutex::new(GateState {
             limits,
+            descriptors: u32::MAX,
             per_shard: vec![0; usize::from(shards)],
             open: open.collect(),
             per_ip: HashMap::new(),
@@ -62,6 +65,12 @@ impl Gate {
             second: clock::monotonic(),
             created: 0,
         })))
+    }
+
+    /// Keeps connections to `descriptors` in all, whatever the limits say: a log that finds no descriptor left
+    /// takes its directory offline.
+    pub fn keep_to_descriptors(&self, descriptors: u32) {
+        self.state().descriptors = descriptors;
     }
 
     /// New limits, for connections to come.
@@ -83,7 +92,7 @@ impl Gate {
         let ip = ip.to_canonical();
         let mut state = self.state();
         let from_ip = state.per_ip.get(&ip).copied().unwrap_or(0);
-        if state.total >= state.limits.total || from_ip >= state.limits.of(ip) {
+        if state.total >= state.limits.total.min(state.descriptors) || from_ip >= state.limits.of(ip) {
             state.refused += 1;
             return None;
         }
@@ -168,7 +177,7 @@ pub fn listen(
             std::thread::sleep(wait);
         }
         let Some(pass) = gate.admit(peer.ip()) else {
-            tracing::info!(%peer, "connection refused: over max.connections or max.connections.per.ip");
+            tracing::info!(%peer, "connection refused: over max.connections, max.connections.per.ip or the descriptors");
             return;
         };
         let shard = pass.shard();
@@ -215,6 +224,14 @@ mod tests {
         drop(first);
         assert!(gate.admit(HERE).is_some());
         assert_eq!(gate.refused(), 1);
+    }
+
+    #[test]
+    fn connections_leave_descriptors_for_the_logs() {
+        let gate = Gate::new(limits(100, 100), 1, None);
+        gate.keep_to_descriptors(1);
+        let _first = gate.admit(HERE);
+        assert!(gate.admit(HERE).is_none());
     }
 
     #[test]

@@ -60,7 +60,7 @@ pub(super) fn run(config: BrokerConfig) -> Result<(), StartError> {
     let plan = Plan::new(&config)?;
     let bound = bind(&config)?;
     let opened = directories::open(&config)?;
-    raise_open_files(&config, opened.partitions);
+    let descriptors = raise_open_files(&config, opened.partitions);
     let (stop, stops) = mpsc::unbounded();
     signal::on_stop(move |name| {
         let _ = stop.unbounded_send(name);
@@ -97,7 +97,7 @@ pub(super) fn run(config: BrokerConfig) -> Result<(), StartError> {
             .map_err(|error| StartError::Io { what: "a shard's executor", error })?;
         threads.push(thread);
     }
-    let leader = Leader { settings, opened, bound, senders, lines, shards };
+    let leader = Leader { settings, opened, bound, senders, lines, shards, descriptors };
     let first = ShardBuilder::new("shard-0")
         .cpu(plan.cores[0])
         .spawn(move || leader.run(first_lanes, first_mailbox, stops))
@@ -180,6 +180,8 @@ struct Leader {
     senders: Vec<Sender<Accepted>>,
     lines: Vec<StopLine>,
     shards: u16,
+    /// Connections that the limit on open files allows.
+    descriptors: u32,
 }
 
 impl Leader {
@@ -195,6 +197,7 @@ impl Leader {
         let quorum = self.open_quorum(&config).await?;
         let gate =
             Gate::new(config.connection_limits.clone(), self.shards, config.connection_shards.as_deref());
+        gate.keep_to_descriptors(self.descriptors);
         let groups = group_driver::Driver::start(&shard);
         let publisher = Publisher::new(shard.clone(), gate.clone(), groups.clone());
         let services =

@@ -29,8 +29,8 @@ impl Plan {
 }
 
 /// Raises the limit on open files and says when it is less than what `partitions` and the connections may
-/// need.
-pub(super) fn raise_open_files(config: &BrokerConfig, partitions: usize) {
+/// need. Returns how many connections it allows: three quarters, the rest is the logs'.
+pub(super) fn raise_open_files(config: &BrokerConfig, partitions: usize) -> u32 {
     match limits::raise_open_files() {
         Ok(files) => {
             let connections = u64::from(config.connection_limits.total.min(10_000));
@@ -42,7 +42,11 @@ pub(super) fn raise_open_files(config: &BrokerConfig, partitions: usize) {
                     "the limit on open files is low: raise LimitNOFILE or ulimit -n"
                 );
             }
+            u32::try_from(files.soft - files.soft / 4).unwrap_or(u32::MAX)
         }
-        Err(error) => tracing::warn!("the limit on open files was not raised: {error}"),
+        Err(error) => {
+            tracing::warn!("the limit on open files was not raised: {error}");
+            u32::MAX
+        }
     }
 }
