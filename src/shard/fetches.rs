@@ -48,7 +48,13 @@ impl Shard {
         match request.wait {
             Some(wait) if planned.bytes < wait.bytes_min && !planned.urgent && !self.stopping.get() => {
                 let parked = Parked { reply_to, request, bytes_min: wait.bytes_min, starts: planned.starts };
-                self.park_fetch(wait.until, parked);
+                // A plan ends with its segment: what lies in the next one is there and need not be waited for
+                // (`DelayedFetch.tryComplete`).
+                if planned.bytes > 0 && self.has_enough(&parked) {
+                    self.answer_fetch(parked.reply_to, planned.parts);
+                } else {
+                    self.park_fetch(wait.until, parked);
+                }
             }
             _ => self.answer_fetch(reply_to, planned.parts),
         }

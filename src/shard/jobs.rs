@@ -200,6 +200,10 @@ impl Shard {
         let producers = sweeps.producers.is_due(now.monotonic);
         let upkeep = sweeps.upkeep.is_due(now.monotonic);
         let replicas: Vec<Rc<Replica>> = self.replicas.borrow().values().cloned().collect();
+        if upkeep {
+            // Those of deleted partitions.
+            sweeps.dirty_since.retain(|key, _| self.replicas.borrow().contains_key(key));
+        }
         for replica in replicas {
             if replica.unflushed_bytes.get() > 0 {
                 let since = *sweeps.dirty_since.entry(replica.key).or_insert(now.monotonic);
