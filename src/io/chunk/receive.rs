@@ -13,6 +13,10 @@ use super::{CLASS_BYTES, Chunk, ChunkPool, Ticket};
 const COPIED_BYTES_MAX: usize = 4096;
 /// So much of a partial frame is put aside while the connection waits, instead of a chunk.
 const SET_ASIDE_BYTES_MAX: usize = 1024;
+/// A frame up to this gets its memory when its length is known; a longer one as its bytes come.
+const TRUSTED_BYTES_MAX: usize = 1 << 20;
+/// A long frame's next chunk is so many times what has come of it: a third of it is copied at most.
+const GROWTH: usize = 4;
 /// After so many small receives in a row a connection goes down to smaller chunks.
 const SMALL_RECEIVES: u8 = 16;
 
@@ -106,7 +110,7 @@ impl ReceiveBuffer {
         }
     }
 
-    /// Says that the frame at the front has `length` bytes in all, so that the next receive brings a chunk
+    /// Says that the frame at the front has `length` bytes in all, so that the next receives bring a chunk
     /// that holds it whole. Check the length against the limit first.
     pub fn reserve(&mut self, length: usize) {
         self.frame_bytes = length;
@@ -126,11 +130,11 @@ impl ReceiveBuffer {
             }
         }
         let filled = self.filled().len();
-        let needs = self.frame_bytes.max(filled + 1);
         let (position, capacity) = match &self.chunk {
             Some(chunk) => (self.start, chunk.capacity()),
             None => (0, 0),
         };
+        let needs = self.needs(filled, capacity - position);
         if position + needs <= capacity {
             return Poll::Ready(Ok(()));
         }
@@ -145,6 +149,19 @@ impl ReceiveBuffer {
         self.aside.clear();
         self.chunk = Some(chunk);
         Poll::Ready(Ok(()))
+    }
+
+    /// What a chunk must hold, of which `usable` bytes are there from the frame's start on. Else a few peers
+    /// that send nothing but a large length would hold the whole budget.
+    fn needs(&self, filled: usize, usable: usize) -> usize {
+        let whole = self.frame_bytes.max(filled + 1);
+        if whole <= TRUSTED_BYTES_MAX {
+            whole
+        } else if usable >= TRUSTED_BYTES_MAX && usable > filled {
+            filled + 1
+        } else {
+            whole.min((filled * GROWTH).max(TRUSTED_BYTES_MAX))
+        }
     }
 
     /// Leaves the line for the budget: whoever stands behind must not wait for one that does not look.

@@ -110,6 +110,21 @@ fn long_frame_gets_a_chunk_that_holds_it_whole() {
 }
 
 #[test]
+fn announced_length_alone_holds_little_memory() {
+    let pool = ChunkPool::new(64 << 20);
+    let mut buffer = ReceiveBuffer::new(pool.clone());
+    let frame = pattern(50_000_000, 3);
+    fill(&mut buffer, &frame[..4]);
+    buffer.reserve(frame.len());
+    assert!(prepare(&mut buffer));
+    assert_eq!(pool.in_use_bytes(), 1 << 20);
+    fill(&mut buffer, &frame[4..2_000_000]);
+    assert!(pool.in_use_bytes() <= 4 << 20);
+    fill(&mut buffer, &frame[2_000_000..]);
+    assert!(buffer.take(frame.len()) == frame);
+}
+
+#[test]
 fn connection_moves_to_the_chunks_that_its_receives_need() {
     let pool = ChunkPool::new(64 << 20);
     let mut buffer = ReceiveBuffer::new(pool.clone());
