@@ -250,6 +250,8 @@ impl<F: Files> Loader<'_, F> {
         let (file, size) = self.open_log(base)?;
         let path = names::file(self.dir, base, FileKind::Log);
         let mut segment = self.trusted_part(base, &file, size).context("read", &path)?;
+        // What the file says of the part that is read may be of records that an earlier crash took.
+        epochs.truncate_end(segment.next);
         let mut scan = Scan::whole(&file, segment.size, size, segment.next);
         let damage = loop {
             let found = match scan.next().context("scan", &path)? {
