@@ -131,7 +131,8 @@ async fn fetch(
         && request.max_wait_ms > 0
         && merged.iter().all(|part| part.response.error.is_none());
     match shares.as_slice() {
-        [] => wait_for_nothing(client, may_wait, ask.until).await,
+        // A fetch of nothing is answered at once (`KafkaApis.handleFetchRequest`).
+        [] => {}
         [share] => {
             let wait = [ask.bytes_min];
             ask_all(client, &ask, &shares, may_wait.then_some(&wait[..]), merged).await;
@@ -170,13 +171,6 @@ struct Ask {
     bytes_max: u32,
     bytes_min: u64,
     until: Monotonic,
-}
-
-/// A fetch of no partition waits its time out, as Kafka does: an idle session asks so again and again.
-async fn wait_for_nothing(client: &Client, may_wait: bool, until: Monotonic) {
-    if may_wait {
-        client.shard.sleep_until(until).await;
-    }
 }
 
 /// The fetches of a request that owners have not answered, by the number of the share. Dropped early, because

@@ -35,7 +35,8 @@ impl Shard {
             let mut reply_to = reply_to;
             self.mesh.park(&mut reply_to);
             let shard = self.clone();
-            spawn(Queue::Back, "cold fetch", async move {
+            // Not in the background queue: a client waits, and the work itself is a file thread's.
+            spawn(Queue::Serve, "cold fetch", async move {
                 let cold = std::mem::take(&mut planned.cold);
                 for (index, job) in cold {
                     planned.parts[index] = shard.read_cold(&request, index, job).await;

@@ -38,7 +38,7 @@ impl Shard {
             return;
         }
         let shard = self.clone();
-        spawn(Queue::Back, "offset by time", async move {
+        spawn(Queue::Serve, "offset by time", async move {
             for (index, job, bound) in on_disk {
                 let found = shard.settings.directories.threads.run("offset by time", move || job.run()).await;
                 answers[index] = match found {
