@@ -20,7 +20,7 @@ use crate::base::clock::Now;
 use crate::base::{LeaderEpoch, Offset, TopicId};
 use crate::config::{Durability, LogConfig};
 use crate::io::Files;
-use crate::log::{FlushJob, FlushOutcome, Log, LogError};
+use crate::log::{FlushJob, FlushOutcome, Log, LogError, Outcome};
 use crate::wire::ErrorCode;
 
 /// One replica that leads its partition. `T` names the request that an append belongs to.
@@ -78,7 +78,7 @@ impl<F: Files, T> Partition<F, T> {
         &self.log
     }
 
-    /// For the driver's jobs ([`Log::next_job`], [`Log::finish`], retention, checkpoints).
+    /// For the driver's jobs ([`Log::next_job`], retention, checkpoints).
     pub fn log_mut(&mut self) -> &mut Log<F> {
         &mut self.log
     }
@@ -151,6 +151,18 @@ impl<F: Files, T> Partition<F, T> {
     ) -> Result<bool, LogError> {
         self.flushing = false;
         self.log.finish_flush(outcome, now)?;
+        Ok(self.advance_high_watermark(committed))
+    }
+
+    /// Takes the outcome of a job of the log's upkeep, which may have made records durable; true when the high
+    /// watermark moved. An error takes the directory offline.
+    pub fn finish_job(
+        &mut self,
+        outcome: Outcome<F>,
+        now: Now,
+        committed: &mut Vec<Committed<T>>,
+    ) -> Result<bool, LogError> {
+        self.log.finish(outcome, now)?;
         Ok(self.advance_high_watermark(committed))
     }
 

@@ -76,10 +76,18 @@ impl Shard {
         spawn(Queue::Back, "log job", async move {
             while let Ok(Some(job)) = replica.with(|partition| partition.log_mut().next_job(clock::now())) {
                 let outcome = shard.settings.directories.threads.run("log job", move || job.run()).await;
-                let finished = replica.with(|partition| partition.log_mut().finish(outcome, clock::now()));
-                if let Ok(Err(error)) = finished {
-                    shard.report_failure(&replica, &error);
-                    break;
+                let mut committed = Vec::new();
+                let finished =
+                    replica.with(|partition| partition.finish_job(outcome, clock::now(), &mut committed));
+                shard.finish_appends(committed);
+                match finished {
+                    Ok(Ok(true)) => shard.wake_fetches(replica.key),
+                    Ok(Err(error)) => {
+                        shard.report_failure(&replica, &error);
+                        break;
+                    }
+                    // No news, or closed meanwhile.
+                    Ok(Ok(false)) | Err(_) => {}
                 }
             }
             replica.job_runs.set(false);
@@ -126,6 +134,9 @@ impl Shard {
 
     /// A disk error ends the directory's service on every shard; the rest goes on.
     pub(super) fn report_failure(self: &Rc<Self>, replica: &Replica, error: &dyn std::fmt::Display) {
+        if !self.settings.directories.begin_failure(replica.directory) {
+            return;
+        }
         tracing::error!(
             partition = %replica.topic_partition,
             directory = %self.settings.directories.path(replica.directory).display(),

@@ -49,6 +49,8 @@ pub struct Directories {
     /// What the start found on disk and no shard has opened yet.
     pub start_list: StartList,
     failed: Vec<AtomicBool>,
+    /// A shard has told the others to fail it.
+    failing: Vec<AtomicBool>,
     /// Has a log that is not closed: the next start recovers.
     unclean: Vec<AtomicBool>,
     /// Held while the checkpoint files are written; true once they were written for the last time.
@@ -94,9 +96,9 @@ impl Directories {
         start_list: StartList,
     ) -> Self {
         let flags = || list.iter().map(|_| AtomicBool::new(false)).collect();
-        let (failed, unclean) = (flags(), flags());
+        let (failed, failing, unclean) = (flags(), flags(), flags());
         let checkpoints_final = Mutex::new(false);
-        Self { list, threads, log_context, start_list, failed, unclean, checkpoints_final }
+        Self { list, threads, log_context, start_list, failed, failing, unclean, checkpoints_final }
     }
 
     pub(super) fn lock_checkpoints(&self) -> MutexGuard<'_, bool> {
@@ -109,6 +111,11 @@ impl Directories {
 
     pub fn has_failed(&self, directory: usize) -> bool {
         self.failed[directory].load(Ordering::Relaxed)
+    }
+
+    /// True for the first failure of the directory: the one that is told to the shards.
+    pub(super) fn begin_failure(&self, directory: usize) -> bool {
+        !self.failing[directory].swap(true, Ordering::Relaxed)
     }
 
     /// A log in the directory could not be closed, because it never opened: the marker of a clean shutdown
