@@ -175,8 +175,9 @@ impl<F: Files> Loader<'_, F> {
                 self.remove_files(&logs[number..])?;
                 break;
             }
-            // Written before the recovery point and followed by another segment: complete.
-            let is_old = next_base.is_some_and(|next| self.clean || next <= self.trusted);
+            // The recovery point is behind it, so its roll was finished. One that ends there may have been rolled
+            // after a checkpoint, and lack its last time index row.
+            let is_old = next_base.is_some_and(|next| self.clean || next < self.trusted);
             let (segment, torn) = match next_base {
                 Some(next) if is_old => (self.load_old(*base, next)?, false),
                 _ if self.clean => self.load_active(*base)?,
