@@ -39,6 +39,8 @@ struct Merged {
     response: FetchPartitionResponse,
     range: Option<FileRange<OsFiles>>,
     first_batch_bytes: u32,
+    /// What the request wants of this partition at most.
+    bytes_max: u32,
 }
 
 /// Serves a fetch.
@@ -248,7 +250,9 @@ fn limit(merged: &mut [Merged], bytes_max: u32) {
     for part in merged {
         let Some(range) = &mut part.range else { continue };
         let least = part.first_batch_bytes;
-        range.length = range.length.min(if is_first { left.max(least) } else { left });
+        // Each owner lets its own first partition exceed what was asked of it: only the first of all may.
+        let allowed = if is_first { left.max(least) } else { left.min(part.bytes_max) };
+        range.length = range.length.min(allowed);
         if range.length < least {
             part.range = None;
             part.response.records_len = 0;
@@ -313,7 +317,8 @@ fn encode(
 impl Merged {
     fn failed(partition: &FetchPartition, error: Option<ErrorCode>) -> Self {
         let response = FetchPartitionResponse::failed(partition.index, error);
-        Self { response, range: None, first_batch_bytes: 0 }
+        let bytes_max = u32::try_from(partition.max_bytes).unwrap_or(0);
+        Self { response, range: None, first_batch_bytes: 0, bytes_max }
     }
 
     fn bytes(&self) -> u64 {
