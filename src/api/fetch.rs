@@ -128,10 +128,9 @@ async fn fetch(
         until: clock::monotonic()
             .plus(Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0))),
     };
-    // An error is answered at once; nothing waits behind it.
-    let may_wait = ask.bytes_min > 0
-        && request.max_wait_ms > 0
-        && merged.iter().all(|part| part.response.error.is_none());
+    // A partition that nobody need ask, because it is not there, does not end the wait for the others
+    // (`KafkaApis.handleFetchRequest`); an owner's error does.
+    let may_wait = ask.bytes_min > 0 && request.max_wait_ms > 0;
     match shares.as_slice() {
         // A fetch of nothing is answered at once (`KafkaApis.handleFetchRequest`).
         [] => {}
@@ -145,7 +144,8 @@ async fn fetch(
             let mut seen = None;
             loop {
                 let bytes: u64 = merged.iter().map(Merged::bytes).sum();
-                let urgent = merged.iter().any(Merged::is_urgent);
+                let asked = shares.iter().flat_map(|share| &share.places);
+                let urgent = asked.into_iter().any(|&place| merged[place].is_urgent());
                 // An owner that answers without more than before does not wait: its time is up, or it has no
                 // room for another waiter.
                 let enough = bytes >= ask.bytes_min || seen.is_some_and(|seen| bytes <= seen);

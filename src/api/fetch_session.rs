@@ -19,6 +19,9 @@ use crate::wire::parts::TopicRef;
 /// (`kafka.server.FetchSession`, `MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS`).
 const EVICTION_MS_MIN: u64 = 120_000;
 
+/// Partitions that the sessions of one shard remember at most; a client beyond that fetches without one.
+const PARTITIONS_MAX: usize = 1 << 20;
+
 /// A partition as the client names it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct SessionKey {
@@ -48,10 +51,14 @@ struct Session {
     busy: bool,
 }
 
+type Sessions = HashMap<SessionId, Session, ahash::RandomState>;
+
 /// The sessions of one shard.
 pub struct SessionCache {
-    sessions: RefCell<HashMap<SessionId, Session, ahash::RandomState>>,
+    sessions: RefCell<Sessions>,
     slots_max: usize,
+    /// Of all sessions together.
+    partitions_held: Cell<usize>,
     random: RefCell<Random>,
     evictions: Cell<u64>,
 }
@@ -77,6 +84,7 @@ impl SessionCache {
         Rc::new(Self {
             sessions: RefCell::default(),
             slots_max,
+            partitions_held: Cell::new(0),
             random: RefCell::new(Random::from_os()),
             evictions: Cell::new(0),
         })
@@ -95,7 +103,7 @@ impl SessionCache {
     pub(super) fn begin(&self, request: &FetchRequest, by_id: bool) -> Result<Context, ErrorCode> {
         let epoch = request.session_epoch;
         if epoch.is_full() {
-            self.sessions.borrow_mut().remove(&request.session_id);
+            self.forget(&mut self.sessions.borrow_mut(), request.session_id);
             let partitions: Vec<_> = named(request).collect();
             if epoch == SessionEpoch::FINAL || partitions.is_empty() {
                 return Ok(Context { kind: Kind::Sessionless, session_id: SessionId::NONE, partitions });
@@ -115,9 +123,10 @@ impl SessionCache {
         session.epoch = epoch.next();
         session.last_used = clock::monotonic();
         session.busy = true;
+        let held_before = session.partitions.len();
         for topic in &request.forgotten {
             for &partition in &topic.partitions {
-                session.partitions.shift_remove(&SessionKey { topic: topic.topic.clone(), partition });
+                session.partitions.swap_remove(&SessionKey { topic: topic.topic.clone(), partition });
             }
         }
         for (key, wanted) in named(request) {
@@ -128,9 +137,14 @@ impl SessionCache {
                 }
             }
         }
+        self.partitions_held.set(self.partitions_held.get() - held_before + session.partitions.len());
+        if self.partitions_held.get() > PARTITIONS_MAX {
+            self.forget(&mut sessions, request.session_id);
+            return Err(ErrorCode::FetchSessionIdNotFound);
+        }
         if session.partitions.is_empty() {
             // Nothing is left of it (`FetchManager.newContext`).
-            sessions.remove(&request.session_id);
+            self.forget(&mut sessions, request.session_id);
             let (kind, session_id) = (Kind::Sessionless, SessionId::NONE);
             return Ok(Context { kind, session_id, partitions: Vec::new() });
         }
@@ -180,9 +194,18 @@ impl SessionCache {
         }
     }
 
+    fn forget(&self, sessions: &mut Sessions, id: SessionId) {
+        if let Some(session) = sessions.remove(&id) {
+            self.partitions_held.set(self.partitions_held.get() - session.partitions.len());
+        }
+    }
+
     fn open(&self, partitions: &[(SessionKey, FetchPartition)], by_id: bool) -> SessionId {
         let now = clock::monotonic();
         let mut sessions = self.sessions.borrow_mut();
+        if self.partitions_held.get() + partitions.len() > PARTITIONS_MAX {
+            return SessionId::NONE;
+        }
         if sessions.len() >= self.slots_max {
             let oldest = sessions
                 .iter()
@@ -191,7 +214,7 @@ impl SessionCache {
                 .map(|(&id, session)| (id, session.last_used));
             match oldest {
                 Some((id, used)) if now.since(used).as_millis() as u64 >= EVICTION_MS_MIN => {
-                    sessions.remove(&id);
+                    self.forget(&mut sessions, id);
                     self.evictions.set(self.evictions.get() + 1);
                 }
                 _ => return SessionId::NONE,
@@ -203,8 +226,10 @@ impl SessionCache {
                 break id;
             }
         };
-        let partitions = partitions.iter().map(|(key, wanted)| (key.clone(), Cached::new(*wanted))).collect();
+        let partitions: IndexMap<_, _, _> =
+            partitions.iter().map(|(key, wanted)| (key.clone(), Cached::new(*wanted))).collect();
         let epoch = SessionEpoch::INITIAL.next();
+        self.partitions_held.set(self.partitions_held.get() + partitions.len());
         sessions.insert(session_id, Session { by_id, partitions, epoch, last_used: now, busy: true });
         session_id
     }

@@ -5,6 +5,10 @@ use bytes::Bytes;
 
 use crate::base::TopicId;
 
+/// Topics and partitions that one Produce or Fetch request may name, so that no request holds its shard for
+/// long. Ten times what a client of the largest clusters asks for.
+pub const ELEMENTS_MAX: usize = 200_000;
+
 /// Why bytes are not the message they should be. The connection they came from is closed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DecodeError {
@@ -16,6 +20,8 @@ pub enum DecodeError {
     Null,
     #[error("count {count} cannot fit in the {left} bytes left")]
     Count { count: u64, left: usize },
+    #[error("more than {ELEMENTS_MAX} topics and partitions")]
+    Elements,
     #[error("variable-length integer is longer than its type")]
     Varint,
     #[error("string is not UTF-8")]
@@ -31,11 +37,12 @@ pub enum DecodeError {
 pub struct Reader<'a> {
     bytes: &'a Bytes,
     position: usize,
+    elements_left: usize,
 }
 
 impl<'a> Reader<'a> {
     pub fn new(bytes: &'a Bytes) -> Self {
-        Self { bytes, position: 0 }
+        Self { bytes, position: 0, elements_left: ELEMENTS_MAX }
     }
 
     /// Bytes read so far.
@@ -102,6 +109,13 @@ impl<'a> Reader<'a> {
             Some(total) if total <= self.left() => Ok(Some(count)),
             _ => Err(DecodeError::Count { count: count as u64, left: self.left() }),
         }
+    }
+
+    /// The length of an array that must be there, counted against [`ELEMENTS_MAX`] for the whole message.
+    pub fn elements(&mut self, flexible: bool, element_len_min: usize) -> Result<usize, DecodeError> {
+        let count = self.count(flexible, element_len_min)?.ok_or(DecodeError::Null)?;
+        self.elements_left = self.elements_left.checked_sub(count).ok_or(DecodeError::Elements)?;
+        Ok(count)
     }
 
     /// A length-prefixed run of bytes (`bytes`, `records`), sliced without copying; `None` is null.

@@ -158,11 +158,11 @@ impl FetchRequest {
 fn read_topics(reader: &mut Reader<'_>, version: i16) -> Result<Vec<FetchTopic>, DecodeError> {
     let flexible = version >= FLEXIBLE_VERSION;
     let by_id = version >= TOPIC_ID_VERSION;
-    let count = reader.count(flexible, topic_len_min(version))?.ok_or(DecodeError::Null)?;
+    let count = reader.elements(flexible, topic_len_min(version))?;
     let mut topics = Vec::with_capacity(count);
     for _ in 0..count {
         let topic = TopicRef::read(reader, by_id, flexible)?;
-        let count = reader.count(flexible, partition_len_min(version))?.ok_or(DecodeError::Null)?;
+        let count = reader.elements(flexible, partition_len_min(version))?;
         let mut partitions = Vec::with_capacity(count);
         for _ in 0..count {
             partitions.push(read_partition(reader, version)?);
@@ -205,11 +205,11 @@ fn read_partition(reader: &mut Reader<'_>, version: i16) -> Result<FetchPartitio
 fn read_forgotten(reader: &mut Reader<'_>, version: i16) -> Result<Vec<ForgottenTopic>, DecodeError> {
     let flexible = version >= FLEXIBLE_VERSION;
     let by_id = version >= TOPIC_ID_VERSION;
-    let count = reader.count(flexible, topic_len_min(version))?.ok_or(DecodeError::Null)?;
+    let count = reader.elements(flexible, topic_len_min(version))?;
     let mut topics = Vec::with_capacity(count);
     for _ in 0..count {
         let topic = TopicRef::read(reader, by_id, flexible)?;
-        let count = reader.count(flexible, 4)?.ok_or(DecodeError::Null)?;
+        let count = reader.elements(flexible, 4)?;
         let mut partitions = Vec::with_capacity(count);
         for _ in 0..count {
             partitions.push(PartitionIndex(reader.i32()?));

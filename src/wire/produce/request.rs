@@ -63,7 +63,7 @@ impl ProduceRequest {
             (false, true) => 1 + 1 + 1,
             (false, false) => 2 + 4,
         };
-        let count = reader.count(flexible, topic_len_min)?.ok_or(DecodeError::Null)?;
+        let count = reader.elements(flexible, topic_len_min)?;
         let mut topics = Vec::with_capacity(count);
         for _ in 0..count {
             let topic = TopicRef::read(&mut reader, by_id, flexible)?;
@@ -78,7 +78,7 @@ impl ProduceRequest {
 
 fn read_partitions(reader: &mut Reader<'_>, flexible: bool) -> Result<Vec<ProducePartition>, DecodeError> {
     let len_min = if flexible { 4 + 1 + 1 } else { 4 + 4 };
-    let count = reader.count(flexible, len_min)?.ok_or(DecodeError::Null)?;
+    let count = reader.elements(flexible, len_min)?;
     let mut partitions = Vec::with_capacity(count);
     for _ in 0..count {
         let index = PartitionIndex(reader.i32()?);
