@@ -51,6 +51,29 @@ fn panic_in_the_root_of_a_test_shard_is_the_callers() {
     run_shard("panic", || async { panic!("seen by the caller") })
 }
 
+/// Set in the process that is to end.
+const PANICS: &str = "KURING_TEST_TASK_PANICS";
+
+#[test]
+fn a_panic_in_a_task_ends_the_process_and_names_the_task() {
+    if std::env::var_os(PANICS).is_some() {
+        run_shard("doomed", || async {
+            spawn(Queue::Serve, "careless task", async { panic!("its words") }).detach();
+            sleep(Duration::from_secs(20)).await;
+        });
+        return;
+    }
+    let name = "io::runtime::tests::a_panic_in_a_task_ends_the_process_and_names_the_task";
+    let output = std::process::Command::new(std::env::current_exe().expect("a test has a path"))
+        .args(["--exact", name, "--nocapture"])
+        .env(PANICS, "1")
+        .output()
+        .expect("the test binary runs");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(70), "{errors}");
+    assert!(errors.contains("task careless task panicked: its words"), "{errors}");
+}
+
 #[test]
 fn sleep_until_a_past_deadline_returns_at_once() {
     run_shard("past", || async {
