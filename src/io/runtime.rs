@@ -17,6 +17,8 @@ mod watchdog;
 use std::future::Future;
 use std::io;
 use std::panic::AssertUnwindSafe;
+use std::sync::mpsc::{RecvTimeoutError, SyncSender};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -37,6 +39,9 @@ use crate::base::{clock, fatal};
 const PREEMPT_DEFAULT: Duration = Duration::from_millis(1);
 /// No DMA buffers are used, so glommio gets its minimum.
 const IO_MEMORY_BYTES: usize = 64 * 1024;
+/// How long a shard's first task may take to run before another executor is made for it.
+const START_PATIENCE: Duration = Duration::from_millis(100);
+const START_ATTEMPTS_MAX: usize = 50;
 /// Entries of each of the executor's rings.
 const RING_ENTRIES: usize = 256;
 
@@ -97,32 +102,61 @@ impl ShardBuilder {
     {
         // Deadlines on this shard are later than this, so the clock's zero is before all of them.
         clock::monotonic();
-        let (started, start) = std::sync::mpsc::sync_channel(1);
-        let thread = std::thread::Builder::new().name(self.name.clone()).spawn(move || {
-            let executor = match self.make_executor() {
-                Ok(executor) => executor,
-                Err(error) => {
-                    let _ = started.send(Err(error));
-                    return None;
+        let (started, start) = std::sync::mpsc::sync_channel(START_ATTEMPTS_MAX);
+        let work = Arc::new(Mutex::new(Some((make, on_panic))));
+        let mut threads = Vec::new();
+        while threads.len() < START_ATTEMPTS_MAX {
+            let attempt = threads.len();
+            let (builder, started, shared) = (self.clone(), started.clone(), work.clone());
+            let thread = std::thread::Builder::new().name(self.name.clone());
+            threads.push(thread.spawn(move || builder.attempt(attempt, &started, &shared))?);
+            match start.recv_timeout(START_PATIENCE) {
+                Ok(Ok(attempt)) => return Ok(ShardThread { thread: threads.swap_remove(attempt) }),
+                Ok(Err(error)) => {
+                    take(&work);
+                    return Err(error);
                 }
-            };
-            let name = self.name;
-            Some(executor.run(async move {
-                let context = task::enter(&name);
-                let _ = started.send(Ok(()));
-                let outcome = AssertUnwindSafe(async { make().await }).catch_unwind().await;
-                task::leave(context).await;
-                match outcome {
-                    Ok(value) => value,
-                    Err(panic) => on_panic(panic),
-                }
-            }))
-        })?;
-        match start.recv() {
-            Ok(Ok(())) => Ok(ShardThread { thread }),
-            Ok(Err(error)) => Err(error),
-            Err(_) => Err(io::Error::other("the shard's thread ended before it started")),
+                // An executor that takes itself for idle before its first task has run (a preemption was due,
+                // see above) sleeps for ever: nobody knows a waker of it yet. It is left behind.
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
         }
+        take(&work);
+        Err(io::Error::other("the shard's thread does not start"))
+    }
+
+    /// Runs the work on this thread unless another attempt has begun it.
+    fn attempt<F, Fut, T, P>(
+        self,
+        attempt: usize,
+        started: &SyncSender<io::Result<usize>>,
+        work: &Mutex<Option<(F, P)>>,
+    ) -> Option<T>
+    where
+        F: FnOnce() -> Fut + Send + 'static,
+        Fut: Future<Output = T> + 'static,
+        T: Send + 'static,
+        P: FnOnce(Box<dyn std::any::Any + Send>) -> T + Send + 'static,
+    {
+        let executor = match self.make_executor() {
+            Ok(executor) => executor,
+            Err(error) => {
+                let _ = started.send(Err(error));
+                return None;
+            }
+        };
+        executor.run(async move {
+            let (make, on_panic) = take(work)?;
+            let context = task::enter(&self.name).await;
+            let _ = started.send(Ok(attempt));
+            let outcome = AssertUnwindSafe(async { make().await }).catch_unwind().await;
+            task::leave(context).await;
+            match outcome {
+                Ok(value) => Some(value),
+                Err(panic) => Some(on_panic(panic)),
+            }
+        })
     }
 
     fn make_executor(&self) -> io::Result<LocalExecutor> {
@@ -144,6 +178,10 @@ impl ShardBuilder {
             .make()
             .map_err(|error| io::Error::other(format!("io_uring executor: {error}")))
     }
+}
+
+fn take<W>(work: &Mutex<Option<W>>) -> Option<W> {
+    work.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
 /// A running shard.

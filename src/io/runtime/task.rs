@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::cell::RefCell;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -179,12 +179,15 @@ fn context<R>(read: impl FnOnce(&ShardContext) -> R) -> R {
 }
 
 /// Makes the queues of the shard that runs on this thread and puts it under the watchdog.
-pub(super) fn enter(name: &str) -> Rc<ShardContext> {
+pub(super) async fn enter(name: &str) -> Rc<ShardContext> {
+    // The watchdog must be able to wake the shard from the start: the task that answers it may itself be what
+    // the executor forgets to run.
+    let waker = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
     let executor = glommio::executor();
     let queues = [Queue::Serve, Queue::Control, Queue::Back].map(|queue| {
         executor.create_task_queue(Shares::Static(queue.shares()), queue.latency(), queue.name())
     });
-    let pulse = watchdog::watch(name);
+    let pulse = watchdog::watch(name, waker);
     let context = Rc::new(ShardContext { queues, pulse, answering: RefCell::new(None) });
     CONTEXT.set(Some(context.clone()));
     let answering = glommio::spawn_local_into(context.pulse.clone().answer(), context.queue(Queue::Control));

@@ -57,10 +57,11 @@ pub fn reset_stalls() {
 }
 
 /// Puts the calling shard under watch; starts the thread when it is the first.
-pub(super) fn watch(name: &str) -> Arc<Pulse> {
+/// `waker` is that of any task of the shard; the one that answers replaces it.
+pub(super) fn watch(name: &str, waker: Waker) -> Arc<Pulse> {
     let pulse = Arc::new(Pulse {
         name: name.to_owned(),
-        waker: Mutex::new(None),
+        waker: Mutex::new(Some(waker)),
         asked_ns: AtomicU64::new(0),
         polls: AtomicU64::new(0),
         label: AtomicU32::new(0),
