@@ -1,4 +1,4 @@
-//! The executor may park although tasks are ready (FACTS: glommio 0.9.0, preempt timer of 1 ms). With the
+//! The executor may park although tasks are ready (glommio 0.9.0 with a preempt timer of 1 ms). With the
 //! watchdog no task waits longer than its period. Three loads that provoke it run side by side: writes
 //! through the ring, a mailbox ping-pong between shards, wakes from a plain thread. The wakes stop for 1.5 s
 //! of every 2 s, else they would do the watchdog's work.

@@ -1,1 +1,1 @@
-//! (being written)
+//! Metrics, health and a console over HTTP: empty until they are built.

@@ -16,7 +16,8 @@ use crate::io::{FileHandle, cached};
 use crate::log::FileRange;
 use crate::shard::Shard;
 
-/// Ranges from here on go by `sendfile`; below, the system call costs more than the copy (FACTS A15).
+/// Ranges from here on go by `sendfile`; below, the system call costs more than the copy (50 × 1 KiB: 400 µs by
+/// sendfile, 60–80 µs read and sent together; 1 × 64 KiB: equal).
 const SENDFILE_BYTES_MIN: u32 = 64 << 10;
 
 /// File bytes sent between two looks at the page cache.

@@ -89,11 +89,6 @@ impl<F: Files, T> Partition<F, T> {
         self.queue.push_back(Queued { append, validation: None });
     }
 
-    /// True when [`Partition::turn`] has something to do.
-    pub fn has_queued(&self) -> bool {
-        !self.queue.is_empty()
-    }
-
     /// Validates and writes what is queued. `budget_bytes` bounds the bytes looked at, and what was is taken
     /// off it: decompressing may be slow, and a batch that is not finished keeps its place at the head of the
     /// queue.

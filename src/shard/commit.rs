@@ -2,7 +2,7 @@
 //!
 //! One thread takes all flushes that wait and carries them out together: up to
 //! [`FILES_BY_FDATASYNC_MAX`] dirty files by `fdatasync`, more by a single `syncfs`, which then costs less
-//! than a tenth (docs/decisions). While it works, the next ones gather.
+//! (1,000 files: 11–18 ms instead of 200–250). While it works, the next ones gather.
 
 use std::path::Path;
 use std::sync::mpsc;
