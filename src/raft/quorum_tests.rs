@@ -179,3 +179,21 @@ fn many_commands_at_once_run_one_after_the_other() {
         quorum.shutdown().await;
     });
 }
+
+#[test]
+fn a_lone_node_leads_on_without_heartbeats_when_its_lease_has_passed() {
+    on_a_shard(|dir, threads| async move {
+        let mut settings = Settings::new(NODE, "cluster", dir.path().join("kuring-metadata"));
+        settings.timing.heartbeat = Duration::from_millis(5);
+        settings.timing.election_min = Duration::from_millis(15);
+        settings.timing.election_max = Duration::from_millis(30);
+        let quorum = Quorum::open(OsFiles, threads, Rc::new(FewRules), settings).await.unwrap();
+        register(&quorum).await;
+        for round in 0..3 {
+            runtime::sleep(Duration::from_millis(200)).await;
+            quorum.submit(create(&format!("t{round}"))).await.unwrap();
+        }
+        assert_eq!(quorum.image().topic_count(), 3);
+        quorum.shutdown().await;
+    });
+}
