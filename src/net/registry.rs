@@ -74,7 +74,7 @@ impl Connections {
             let (list, owner) = (connections.clone(), shard.clone());
             spawn(Queue::Back, "idle connections", async move {
                 loop {
-                    owner.sleep(idle.min(IDLE_SWEEP_EVERY)).await;
+                    owner.sleep_in_background(idle.min(IDLE_SWEEP_EVERY)).await;
                     list.close_idle(idle);
                 }
             })

@@ -1,12 +1,13 @@
 //! What runs beside the appends: each log's jobs and flushes on file threads, and the sweeps that carry the
 //! rules of time.
 
-use std::collections::HashMap;
+use std::future::Future;
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use super::Shard;
-use super::placement::PartitionKey;
 use super::replica::Replica;
 use crate::base::clock::{self, Monotonic};
 use crate::base::fatal;
@@ -15,7 +16,7 @@ use crate::io::os::OsFiles;
 use crate::io::runtime::{Queue, spawn, yield_if_needed};
 use crate::log::FlushJob;
 
-/// The period of the sweep that looks after flushes, idle memory and the longer periods.
+/// The period of the sweep that looks after flushes and idle memory, while there is any.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
 /// Write-back of a file starts when this much of it is dirty: then the kernel never has so much that it
@@ -52,9 +53,17 @@ impl Shard {
         }
     }
 
-    pub(super) fn note_unflushed(&self, replica: &Replica, bytes: u64) {
-        replica.unflushed_bytes.set(replica.unflushed_bytes.get() + bytes);
-        replica.last_used.set(clock::monotonic());
+    pub(super) fn note_unflushed(&self, replica: &Rc<Replica>, bytes: u64) {
+        let now = clock::monotonic();
+        let before = replica.unflushed_bytes.replace(replica.unflushed_bytes.get() + bytes);
+        if before == 0 {
+            replica.unflushed_since.set(now);
+            if !replica.is_swept.replace(true) {
+                self.unflushed.borrow_mut().push(replica.clone());
+                self.sweep_wanted.notify();
+            }
+        }
+        replica.last_used.set(now);
         self.unflushed_bytes.set(self.unflushed_bytes.get() + bytes);
     }
 
@@ -165,10 +174,9 @@ pub(super) fn start_sweeps(shard: &Rc<Shard>) {
             ),
             producers: Periodic::new(start, config.producer_id_expiration_check_interval_ms),
             upkeep: Periodic::new(start, UPKEEP_EVERY_MS),
-            dirty_since: HashMap::default(),
         };
         loop {
-            shard.sleep(SWEEP_EVERY).await;
+            shard.wait_for_sweep(&sweeps).await;
             if shard.stopping.get() {
                 return;
             }
@@ -182,7 +190,12 @@ struct Sweeps {
     retention: Periodic,
     producers: Periodic,
     upkeep: Periodic,
-    dirty_since: HashMap<PartitionKey, Monotonic, ahash::RandomState>,
+}
+
+impl Sweeps {
+    fn next(&self) -> Monotonic {
+        self.retention.next.min(self.producers.next).min(self.upkeep.next)
+    }
 }
 
 struct Periodic {
@@ -205,29 +218,35 @@ impl Periodic {
 }
 
 impl Shard {
+    /// A second while there is something to flush or to give back, else until a longer period ends.
+    async fn wait_for_sweep(self: &Rc<Self>, sweeps: &Sweeps) {
+        let now = clock::monotonic();
+        if self.unflushed.borrow().is_empty() && self.chunks.idle_bytes() == 0 {
+            let until_next = sweeps.next().since(now).max(SWEEP_EVERY);
+            let mut sleep = pin!(self.sleep_in_background(until_next));
+            let wanted = std::future::poll_fn(|context| match sleep.as_mut().poll(context) {
+                Poll::Ready(()) => Poll::Ready(false),
+                Poll::Pending => self.sweep_wanted.poll_notified(context).map(|()| true),
+            });
+            if !wanted.await {
+                return;
+            }
+        }
+        self.sleep_in_background(SWEEP_EVERY).await;
+    }
+
     async fn sweep(self: &Rc<Self>, sweeps: &mut Sweeps) {
         let now = clock::now();
         self.chunks.trim();
+        self.sweep_unflushed(now.monotonic).await;
         let retention = sweeps.retention.is_due(now.monotonic);
         let producers = sweeps.producers.is_due(now.monotonic);
         let upkeep = sweeps.upkeep.is_due(now.monotonic);
-        let replicas: Vec<Rc<Replica>> = self.replicas.borrow().values().cloned().collect();
-        if upkeep {
-            // Those of deleted partitions.
-            sweeps.dirty_since.retain(|key, _| self.replicas.borrow().contains_key(key));
+        if !(retention || producers || upkeep) {
+            return;
         }
+        let replicas: Vec<Rc<Replica>> = self.replicas.borrow().values().cloned().collect();
         for replica in replicas {
-            if replica.unflushed_bytes.get() > 0 {
-                let since = *sweeps.dirty_since.entry(replica.key).or_insert(now.monotonic);
-                if now.monotonic.since(since) >= DIRTY_MAX {
-                    sweeps.dirty_since.remove(&replica.key);
-                    self.write_back(&replica);
-                } else {
-                    self.look_for_jobs(&replica);
-                }
-            } else {
-                sweeps.dirty_since.remove(&replica.key);
-            }
             if retention || producers {
                 // A closed or offline replica has nothing to sweep.
                 let _ = replica.with(|partition| {
@@ -240,11 +259,33 @@ impl Shard {
                     }
                 });
             }
-            if retention || producers || upkeep {
-                if now.monotonic.since(replica.last_used.get()) >= IDLE_FILES_AFTER {
-                    let _ = replica.with(|partition| partition.log_mut().release_files());
+            if now.monotonic.since(replica.last_used.get()) >= IDLE_FILES_AFTER {
+                let _ = replica.with(|partition| partition.log_mut().release_files());
+            }
+            self.look_for_jobs(&replica);
+            yield_if_needed().await;
+        }
+    }
+
+    /// Flushes what is due by time, and forgets who has nothing unflushed any more.
+    async fn sweep_unflushed(self: &Rc<Self>, now: Monotonic) {
+        let swept = std::mem::take(&mut *self.unflushed.borrow_mut());
+        for replica in swept {
+            if replica.with(|_| ()).is_err() {
+                // Closed or offline since: nothing will flush them.
+                self.forget_unflushed(&replica);
+            } else if replica.unflushed_bytes.get() > 0 {
+                if now.since(replica.unflushed_since.get()) >= DIRTY_MAX {
+                    replica.unflushed_since.set(now);
+                    self.write_back(&replica);
+                } else {
+                    self.look_for_jobs(&replica);
                 }
-                self.look_for_jobs(&replica);
+            }
+            if replica.unflushed_bytes.get() > 0 {
+                self.unflushed.borrow_mut().push(replica);
+            } else {
+                replica.is_swept.set(false);
             }
             yield_if_needed().await;
         }

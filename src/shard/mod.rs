@@ -101,6 +101,10 @@ pub struct Shard {
     stopping: Cell<bool>,
     /// Bytes appended and not yet under a flush, all replicas together.
     unflushed_bytes: Cell<u64>,
+    /// Replicas that had unflushed bytes at the last sweep or got some since.
+    unflushed: RefCell<Vec<Rc<Replica>>>,
+    /// The first replica came into `unflushed`.
+    sweep_wanted: Notify,
     pub counters: Counters,
 }
 
@@ -125,6 +129,8 @@ impl Shard {
             chunks,
             stopping: Cell::new(false),
             unflushed_bytes: Cell::new(0),
+            unflushed: RefCell::default(),
+            sweep_wanted: Notify::new(),
             counters: Counters::default(),
         });
         pump::start(&shard, requests, replies);

@@ -25,6 +25,10 @@ pub(super) struct Replica {
     pub(super) job_runs: Cell<bool>,
     /// Bytes appended since the last flush began.
     pub(super) unflushed_bytes: Cell<u64>,
+    /// When the first of them was appended.
+    pub(super) unflushed_since: Cell<Monotonic>,
+    /// In the sweep's list of those with unflushed bytes.
+    pub(super) is_swept: Cell<bool>,
     pub(super) last_used: Cell<Monotonic>,
 }
 
@@ -48,6 +52,8 @@ impl Replica {
             is_dirty: Cell::new(false),
             job_runs: Cell::new(false),
             unflushed_bytes: Cell::new(0),
+            unflushed_since: Cell::new(Monotonic::ZERO),
+            is_swept: Cell::new(false),
             last_used: Cell::new(clock::monotonic()),
         })
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::Shard;
 use super::appends::AppendInFlight;
 use crate::base::clock::{self, Monotonic};
-use crate::io::runtime::{Notify, Queue, sleep_until, spawn};
+use crate::io::runtime::{Notify, Queue, note_work, sleep_until, spawn_quiet};
 use crate::timer::{TimerKey, Wheel};
 
 /// How long the timer sleeps when nothing is due.
@@ -22,9 +22,16 @@ pub(super) enum Timer {
     Wake(Rc<WakeState>),
 }
 
+impl Timer {
+    fn is_background(&self) -> bool {
+        matches!(self, Timer::Wake(state) if state.background)
+    }
+}
+
 /// A sleeping task.
-#[derive(Default)]
 pub(super) struct WakeState {
+    /// Nobody waits for what it does next.
+    background: bool,
     fired: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
@@ -67,15 +74,20 @@ impl Timers {
 /// Starts the task that advances the wheel and the parked fetches.
 pub(super) fn start(shard: &Rc<Shard>) {
     let shard = shard.clone();
-    spawn(Queue::Control, "wheel", async move {
+    // Quiet, so that the sweeps of an idle shard do not call the watchdog each time.
+    spawn_quiet(Queue::Control, "wheel", async move {
         loop {
             let now = clock::monotonic();
             let mut expired = Vec::new();
             shard.timers.wheel.borrow_mut().advance(now, &mut expired);
+            let mut work = shard.expire_fetches(now);
             for timer in expired {
+                work |= !timer.is_background();
                 shard.fire(timer);
             }
-            shard.expire_fetches(now);
+            if work {
+                note_work();
+            }
             let next = [
                 shard.timers.wheel.borrow().next_deadline(),
                 shard.parked.borrow().purgatory.next_deadline(),
@@ -119,7 +131,16 @@ impl Shard {
 
     /// Sleeps on the wheel until `deadline`.
     pub fn sleep_until(self: &Rc<Self>, deadline: Monotonic) -> Sleep {
-        let state = Rc::new(WakeState::default());
+        self.sleep_for(deadline, false)
+    }
+
+    /// [`Shard::sleep`] before work that nobody waits for: on an idle shard it may come 100 ms late.
+    pub fn sleep_in_background(self: &Rc<Self>, duration: Duration) -> Sleep {
+        self.sleep_for(clock::monotonic().plus(duration), true)
+    }
+
+    fn sleep_for(self: &Rc<Self>, deadline: Monotonic, background: bool) -> Sleep {
+        let state = Rc::new(WakeState { background, fired: Cell::new(false), waker: RefCell::new(None) });
         let key = self.timers.insert(deadline, Timer::Wake(state.clone()));
         Sleep { shard: self.clone(), key, state }
     }

@@ -91,8 +91,31 @@ pub fn spawn<T: 'static>(
     name: &'static str,
     future: impl Future<Output = T> + 'static,
 ) -> Task<T> {
-    let (handle, activity) =
-        context(|context| (context.queue(queue), context.pulse.activity(name, queue == Queue::Back)));
+    spawn_watched(queue, name, queue == Queue::Back, future)
+}
+
+/// [`spawn`] for a task that is woken for work in the background too: its polls do not call the watchdog. It
+/// calls [`note_work`] when it has woken something that somebody waits for.
+pub fn spawn_quiet<T: 'static>(
+    queue: Queue,
+    name: &'static str,
+    future: impl Future<Output = T> + 'static,
+) -> Task<T> {
+    spawn_watched(queue, name, true, future)
+}
+
+/// Tells the watchdog that this shard has work, as a poll outside the background does.
+pub fn note_work() {
+    context(|context| context.pulse.note_poll());
+}
+
+fn spawn_watched<T: 'static>(
+    queue: Queue,
+    name: &'static str,
+    quiet: bool,
+    future: impl Future<Output = T> + 'static,
+) -> Task<T> {
+    let (handle, activity) = context(|context| (context.queue(queue), context.pulse.activity(name, quiet)));
     let watched = Watched { future, name, activity };
     match glommio::spawn_local_into(watched, handle) {
         Ok(task) => Task(task),

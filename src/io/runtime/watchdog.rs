@@ -6,7 +6,7 @@
 //!
 //! A wake costs the shard about what a request costs, so a shard that answers five in a row without having
 //! polled anything else counts as idle. Its next poll calls the watchdog back. A poll of the background
-//! queue does not: sweeps that run on an idle shard belong there.
+//! queue, or of another quiet task, does not: sweeps that run on an idle shard belong there.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -96,9 +96,18 @@ pub(super) struct Pulse {
 }
 
 impl Pulse {
-    /// For a task with this name; one in the background does not call the watchdog.
-    pub(super) fn activity(self: &Arc<Self>, name: &'static str, background: bool) -> Activity {
-        Activity { pulse: self.clone(), label: label_of(name), background }
+    /// For a task with this name; a quiet one does not call the watchdog.
+    pub(super) fn activity(self: &Arc<Self>, name: &'static str, quiet: bool) -> Activity {
+        Activity { pulse: self.clone(), label: label_of(name), quiet }
+    }
+
+    /// Counts a poll, and calls the watchdog back if it takes the shard for idle. Only on the shard.
+    pub(super) fn note_poll(&self) {
+        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        if self.taken_for_idle.load(Ordering::Relaxed) {
+            self.taken_for_idle.store(false, Ordering::Relaxed);
+            watchdog_thread().unpark();
+        }
     }
 
     /// The shard's side: answers each wake of the watchdog, for ever.
@@ -150,7 +159,7 @@ impl Pulse {
 pub(super) struct Activity {
     pulse: Arc<Pulse>,
     label: u32,
-    background: bool,
+    quiet: bool,
 }
 
 impl Activity {
@@ -158,13 +167,8 @@ impl Activity {
     pub(super) fn note(&self) {
         let pulse = &*self.pulse;
         pulse.label.store(self.label, Ordering::Relaxed);
-        if self.background {
-            return;
-        }
-        pulse.polls.store(pulse.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-        if pulse.taken_for_idle.load(Ordering::Relaxed) {
-            pulse.taken_for_idle.store(false, Ordering::Relaxed);
-            watchdog_thread().unpark();
+        if !self.quiet {
+            pulse.note_poll();
         }
     }
 }
