@@ -17,7 +17,7 @@ use crate::base::BrokerId;
 use crate::base::clock::{self, Monotonic};
 use crate::io::os::OsFiles;
 use crate::io::runtime::{Queue, spawn};
-use crate::log::FileRange;
+use crate::log::{self, FileRange};
 use crate::metadata::Image;
 use crate::partition::Waterline;
 use crate::shard::messages::{
@@ -26,8 +26,8 @@ use crate::shard::messages::{
 use crate::shard::{CallHandle, Shard};
 use crate::wire::ErrorCode;
 use crate::wire::fetch::{
-    self, DivergingEpoch, FetchPartition, FetchPartitionResponse, FetchRequest, FetchResponse,
-    FetchTopicResponse, IsolationLevel, SessionId,
+    self, AbortedTransaction, DivergingEpoch, FetchPartition, FetchPartitionResponse, FetchRequest,
+    FetchResponse, FetchTopicResponse, IsolationLevel, SessionId,
 };
 use crate::wire::header::RequestHeader;
 
@@ -336,10 +336,16 @@ impl Merged {
         self.first_batch_bytes = 0;
         match part {
             FetchedPart::Data(data) => {
-                let FetchedData { high_watermark, last_stable, log_start, range, first_batch_bytes } = data;
+                let FetchedData { high_watermark, last_stable, log_start, range, first_batch_bytes, aborted } =
+                    data;
                 response.high_watermark = high_watermark;
                 response.last_stable_offset = last_stable;
                 response.log_start_offset = log_start;
+                let told = |transaction: log::AbortedTransaction| AbortedTransaction {
+                    producer_id: transaction.producer,
+                    first_offset: transaction.first,
+                };
+                response.aborted = aborted.map(|found| found.into_iter().map(told).collect());
                 response.records_len = range.as_ref().map_or(0, |range| range.length as usize);
                 self.range = range;
                 self.first_batch_bytes = first_batch_bytes;

@@ -137,7 +137,9 @@ impl<F: Files> Log<F> {
         let recent = Recent { first, next, segment: active.base, position: active.size };
         match marker {
             Some(marker) => {
-                self.producers.apply_marker(head, marker);
+                if let Some(aborted) = self.producers.apply_marker(head, marker) {
+                    self.active_mut().note_aborted(aborted);
+                }
             }
             None => self.producers.apply(head),
         }

@@ -150,6 +150,39 @@ impl<E: Entry> Table<E> {
         }
     }
 
+    /// The rows behind those for which `before` holds, a prefix, if memory has them all.
+    pub fn after(&self, before: impl Fn(&E) -> bool) -> Option<impl Iterator<Item = E>> {
+        let from = match self.last {
+            Some(last) if before(&last) => self.tail.len(),
+            _ => self.tail.partition_point(&before),
+        };
+        let is_whole = from > 0 || self.before_tail == 0 || self.last.is_none_or(|last| before(&last));
+        is_whole.then(|| self.tail.range(from..).copied())
+    }
+
+    /// The first row for which `before` does not hold, if it is in memory and known to be the first.
+    pub fn first_in_memory(&self, before: impl Fn(&E) -> bool) -> Option<E> {
+        self.after(before)?.next()
+    }
+
+    /// The rows that are in memory, and how many the file has before them.
+    pub fn tail(&self) -> (u32, impl Iterator<Item = E>) {
+        (self.before_tail, self.tail.iter().copied())
+    }
+
+    /// Takes all rows of the file back into memory, unless they are too many or some were added since.
+    pub fn refill(&mut self, rows: Vec<E>) {
+        if self.tail.is_empty() && rows.len() as u32 == self.written && rows.len() <= ENTRIES_KEPT {
+            self.tail = rows.into();
+            self.before_tail = 0;
+        }
+    }
+
+    /// So few rows that memory may have them all.
+    pub fn is_small(&self) -> bool {
+        self.len() as usize <= ENTRIES_KEPT
+    }
+
     /// Rows that the file lacks.
     pub fn unwritten(&self) -> u32 {
         self.len() - self.written
@@ -197,9 +230,12 @@ pub(super) struct Pending {
     pub bytes: Vec<u8>,
 }
 
+/// No row is longer.
+const ROW_BYTES_MAX: usize = 34;
+
 /// Reads the row `number` of an index file.
 pub(super) fn row<E: Entry>(file: &impl FileHandle, number: u32) -> io::Result<E> {
-    let mut bytes = [0; 12];
+    let mut bytes = [0; ROW_BYTES_MAX];
     let read = file.read_at(&mut bytes[..E::BYTES], u64::from(number) * E::BYTES as u64)?;
     if read < E::BYTES {
         return Err(io::ErrorKind::UnexpectedEof.into());

@@ -15,9 +15,9 @@ use crate::base::clock::{Monotonic, Now};
 use crate::io::{FileHandle, Files, OpenMode};
 
 use super::error::Context;
-use super::index::Pending;
+use super::index::{Pending, Table};
 use super::names::{self, FileKind};
-use super::segment::Segment;
+use super::segment::{Rows, Segment};
 use super::{Log, LogContext, LogError, SegmentFile, checkpoint, snapshot};
 
 /// Disk blocks are reserved in such steps.
@@ -148,7 +148,7 @@ pub struct Job<F: Files> {
 }
 
 enum Task<F: Files> {
-    Roll { rolled: Rolled, old: Option<IndexWrite<F>>, epochs: Option<EpochWrite> },
+    Roll { rolled: Rolled, old: Option<Box<IndexWrite<F>>>, epochs: Option<EpochWrite> },
     Checkpoint(Box<Checkpoint<F>>),
     Spare { path: PathBuf },
     Preallocate { base: Offset, file: Arc<SegmentFile<F>>, position: u64 },
@@ -181,6 +181,8 @@ pub(super) struct IndexWrite<F: Files> {
     size: u32,
     index: Pending,
     times: Pending,
+    /// `None`: the segment has no transaction index.
+    aborted: Option<Pending>,
 }
 
 /// What became of a job.
@@ -190,7 +192,7 @@ pub struct Outcome<F: Files> {
 }
 
 enum Done<F: Files> {
-    Rolled { rolled: Rolled, rows: Option<(u32, u32)>, epochs: Option<u64> },
+    Rolled { rolled: Rolled, rows: Option<Rows>, epochs: Option<u64> },
     Checkpoint(Box<Checkpoint<F>>),
     Spare(Result<Spare<F>, LogError>),
     Preallocated { base: Offset, up_to: Result<u64, LogError> },
@@ -227,7 +229,7 @@ impl<F: Files> Log<F> {
     fn next_task(&mut self, now: Now) -> Option<Task<F>> {
         if let Some(rolled) = self.upkeep.rolled.pop_front() {
             let old = self.segments.iter().find(|segment| segment.base == rolled.old);
-            let old = old.map(IndexWrite::of);
+            let old = old.map(|segment| Box::new(IndexWrite::of(segment)));
             return Some(Task::Roll { rolled, old, epochs: self.epoch_write() });
         }
         if !self.upkeep.doomed.is_empty() {
@@ -257,8 +259,8 @@ impl<F: Files> Log<F> {
         let done = outcome.done.inspect_err(|error| self.take_offline(error))?;
         match done {
             Done::Rolled { rolled, rows, epochs } => {
-                if let Some((index_rows, time_rows)) = rows {
-                    self.mark_written(rolled.old, index_rows, time_rows, true);
+                if let Some(rows) = rows {
+                    self.mark_written(rolled.old, rows, true);
                 }
                 self.snapshots_add(rolled.new);
                 epochs.into_iter().for_each(|version| self.epochs.mark_written(version));
@@ -270,8 +272,7 @@ impl<F: Files> Log<F> {
                 }
             }
             Done::Checkpoint(checkpoint) => {
-                let rows = (checkpoint.active.index.rows, checkpoint.active.times.rows);
-                self.mark_written(checkpoint.active.base, rows.0, rows.1, false);
+                self.mark_written(checkpoint.active.base, checkpoint.active.rows(), false);
                 if let Some(epochs) = &checkpoint.epochs {
                     self.epochs.mark_written(epochs.version);
                 }
@@ -371,8 +372,7 @@ impl<F: Files> Log<F> {
         }
         for segment in &mut self.segments {
             segment.file = None;
-            segment.index.release();
-            segment.times.release();
+            segment.release_rows();
         }
         self.recent = VecDeque::new();
         self.windows = VecDeque::new();
@@ -441,13 +441,11 @@ impl<F: Files> Log<F> {
         self.flushed_at = now.monotonic;
     }
 
-    fn mark_written(&mut self, base: Offset, index_rows: u32, time_rows: u32, release: bool) {
+    fn mark_written(&mut self, base: Offset, rows: Rows, release: bool) {
         if let Some(segment) = self.segments.iter_mut().find(|segment| segment.base == base) {
-            segment.index.mark_written(index_rows);
-            segment.times.mark_written(time_rows);
+            segment.mark_written(rows);
             if release {
-                segment.index.release();
-                segment.times.release();
+                segment.release_rows();
             }
         }
     }
@@ -486,7 +484,7 @@ fn finish_roll<F: Files>(
     context: &LogContext<F>,
     dir: &Path,
     rolled: Rolled,
-    old: Option<IndexWrite<F>>,
+    old: Option<Box<IndexWrite<F>>>,
     epochs: Option<EpochWrite>,
 ) -> Result<Done<F>, LogError> {
     let files = &context.files;
@@ -502,7 +500,7 @@ fn finish_roll<F: Files>(
     if let Some(old) = &old {
         old.write(files, dir)?;
         old.cut(files, dir)?;
-        rows = Some((old.index.rows, old.times.rows));
+        rows = Some(old.rows());
     }
     write_snapshot(files, dir, rolled.new, &rolled.snapshot)?;
     let version = write_epochs(files, dir, epochs.as_ref())?;
@@ -632,6 +630,7 @@ impl<F: Files> IndexWrite<F> {
             size: segment.size,
             index: segment.index.pending(),
             times: segment.times.pending(),
+            aborted: segment.aborted.as_deref().map(Table::pending),
         }
     }
 
@@ -674,13 +673,16 @@ impl<F: Files> IndexWrite<F> {
         self.sync(files, dir)
     }
 
-    /// Rows of both indexes that were written.
-    pub fn rows(&self) -> (u32, u32) {
-        (self.index.rows, self.times.rows)
+    /// Rows that were written.
+    pub fn rows(&self) -> Rows {
+        let aborted = self.aborted.as_ref().map_or(0, |pending| pending.rows);
+        Rows { index: self.index.rows, times: self.times.rows, aborted }
     }
 
-    fn tables(&self) -> [(FileKind, &Pending); 2] {
-        [(FileKind::OffsetIndex, &self.index), (FileKind::TimeIndex, &self.times)]
+    fn tables(&self) -> impl Iterator<Item = (FileKind, &Pending)> {
+        let always = [(FileKind::OffsetIndex, &self.index), (FileKind::TimeIndex, &self.times)];
+        let aborted = self.aborted.iter().map(|pending| (FileKind::TransactionIndex, pending));
+        always.into_iter().chain(aborted)
     }
 }
 

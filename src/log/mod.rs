@@ -25,6 +25,7 @@ mod segment;
 mod snapshot;
 mod tidy;
 mod truncate;
+mod txn_index;
 
 #[cfg(test)]
 mod tests;
@@ -46,10 +47,11 @@ pub use epochs::EpochStart;
 pub use error::{LogError, ReadError};
 pub use jobs::{FlushJob, FlushOutcome, Job, Outcome};
 pub use offsets::{OffsetLookup, TimeJob, TimestampTarget};
-pub use producers::{CompletedTransaction, Origin, ProducerDescription};
+pub use producers::{Origin, ProducerDescription};
 pub use read::{Read, ReadJob, ReadOutcome, ReadPlan, ReadRequest};
 pub use recovery::{OpenError, OpenOptions};
 pub use segment::{FileRange, OffsetMetadata, SegmentFile, TimestampOffset};
+pub use txn_index::AbortedTransaction;
 
 use epochs::Epochs;
 use jobs::Upkeep;
@@ -218,7 +220,7 @@ impl<F: Files> Log<F> {
 
     /// The first record of an open, or ended but not replicated, transaction: the last stable offset is at most this.
     pub fn first_unstable(&self) -> Option<Offset> {
-        self.producers.first_unstable()
+        self.producers.first_unstable().map(|first| first.max(self.log_start))
     }
 
     /// DescribeProducers.

@@ -12,6 +12,8 @@ use crate::base::{Offset, ProducerEpoch, ProducerId};
 use crate::wire::ErrorCode;
 use crate::wire::record::{BatchHead, EndTxnMarker, increment_sequence};
 
+use super::txn_index::AbortedTransaction;
+
 /// Batches remembered per producer; clients have at most as many requests in flight.
 pub const BATCHES_KEPT: usize = 5;
 
@@ -149,16 +151,6 @@ struct Undo {
     completed: Option<(Offset, ProducerId)>,
 }
 
-/// A transaction whose marker was appended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CompletedTransaction {
-    pub producer: ProducerId,
-    pub first: Offset,
-    /// The marker's offset.
-    pub last: Offset,
-    pub aborted: bool,
-}
-
 #[derive(Default, Debug)]
 pub(super) struct Producers {
     producers: std::collections::HashMap<ProducerId, Producer, ahash::RandomState>,
@@ -250,8 +242,8 @@ impl Producers {
         self.undo.push(Undo { id, before, began: begins.then_some(first), completed: None });
     }
 
-    /// A marker is in the log.
-    pub fn apply_marker(&mut self, head: &BatchHead, marker: EndTxnMarker) -> Option<CompletedTransaction> {
+    /// A marker is in the log. Returns the transaction if there was one and the marker aborts it.
+    pub fn apply_marker(&mut self, head: &BatchHead, marker: EndTxnMarker) -> Option<AbortedTransaction> {
         let (id, last) = (head.producer_id(), head.base_offset());
         if !id.is_some() {
             return None;
@@ -266,7 +258,10 @@ impl Producers {
             self.unreplicated.insert(first, last);
         }
         self.undo.push(Undo { id, before, began: None, completed: first.map(|first| (first, id)) });
-        first.map(|first| CompletedTransaction { producer: id, first, last, aborted: !marker.commit })
+        let first = first.filter(|_| !marker.commit)?;
+        // Not the one of `first_unstable`: here what is not replicated counts as decided.
+        let last_stable = self.open.keys().next().copied().unwrap_or(last.plus(1));
+        Some(AbortedTransaction { producer: id, first, last, last_stable })
     }
 
     /// The changes since the last call are final.
@@ -443,8 +438,7 @@ mod tests {
         let marker = EndTxnMarker { commit: true, coordinator_epoch: 7 };
         let end = head(1, 0, -1, 12, 1);
         assert_eq!(producers.check_marker(&end, marker), Ok(()));
-        let completed = producers.apply_marker(&end, marker).unwrap();
-        assert_eq!((completed.first, completed.last), (Offset(10), Offset(12)));
+        assert_eq!(producers.apply_marker(&end, marker), None, "a commit");
         assert_eq!(producers.first_unstable(), Some(Offset(10)));
         producers.high_watermark_advanced(Offset(12));
         assert_eq!(producers.first_unstable(), Some(Offset(10)));
@@ -452,6 +446,23 @@ mod tests {
         assert_eq!(producers.first_unstable(), Some(Offset(11)));
         let zombie = EndTxnMarker { coordinator_epoch: 6, ..marker };
         assert_eq!(producers.check_marker(&end, zombie), Err(ErrorCode::TransactionCoordinatorFenced));
+    }
+
+    #[test]
+    fn an_abort_marker_tells_the_transaction_and_what_is_stable_then() {
+        let mut producers = Producers::default();
+        append(&mut producers, &transactional(head(1, 0, 0, 10, 1))).unwrap();
+        append(&mut producers, &transactional(head(2, 0, 0, 11, 1))).unwrap();
+        let marker = EndTxnMarker { commit: false, coordinator_epoch: 7 };
+        let aborted = |producer, first, last, last_stable| AbortedTransaction {
+            producer: ProducerId(producer),
+            first: Offset(first),
+            last: Offset(last),
+            last_stable: Offset(last_stable),
+        };
+        assert_eq!(producers.apply_marker(&head(2, 0, -1, 12, 1), marker), Some(aborted(2, 11, 12, 10)));
+        assert_eq!(producers.apply_marker(&head(1, 0, -1, 13, 1), marker), Some(aborted(1, 10, 13, 14)));
+        assert_eq!(producers.apply_marker(&head(1, 0, -1, 14, 1), marker), None, "no transaction");
     }
 
     #[test]

@@ -17,6 +17,7 @@ use super::error::Context;
 use super::index::{self, Lookup, OffsetEntry, relative};
 use super::names::{self, FileKind};
 use super::segment::Segment;
+use super::txn_index::{AbortedTransaction, Overlap};
 use super::{FileRange, Log, LogContext, LogError, OffsetMetadata, ReadError, SegmentFile, scan};
 
 /// Positions of batches that are remembered after an append: the tail is read without a look at the file.
@@ -63,6 +64,16 @@ pub struct ReadRequest {
     pub upper_bound: Offset,
     /// Returns the first batch whole even when it is longer than `bytes_max`.
     pub whole_first_batch: bool,
+    /// Tells the aborted transactions too (read_committed).
+    pub with_aborted: bool,
+}
+
+impl ReadRequest {
+    /// The answer without a record.
+    fn nothing<F: Files>(&self, start: OffsetMetadata) -> ReadPlan<F> {
+        let aborted = self.with_aborted.then(Vec::new);
+        ReadPlan { start, range: None, first_batch_bytes: 0, aborted }
+    }
 }
 
 /// A plan, or what it takes to make one.
@@ -82,6 +93,9 @@ pub struct ReadPlan<F: Files> {
     pub range: Option<FileRange<F>>,
     /// Bytes of the batch that the range begins with; more than the range's when that was cut.
     pub first_batch_bytes: u32,
+    /// The aborted transactions that overlap the range, ordered by first offset, perhaps some that lie behind it;
+    /// `None` if they were not asked for.
+    pub aborted: Option<Vec<AbortedTransaction>>,
 }
 
 /// A batch's place in its segment.
@@ -126,7 +140,7 @@ impl<F: Files> Log<F> {
                 segment: self.segments[self.segment_of(request.offset)].base,
                 position: 0,
             });
-            return Ok(Read::Plan(ReadPlan { start, range: None, first_batch_bytes: 0 }));
+            return Ok(Read::Plan(request.nothing(start)));
         }
         let first = self.segment_of(request.offset);
         for number in first..self.segments.len() {
@@ -144,7 +158,7 @@ impl<F: Files> Log<F> {
         // Compaction left a gap up to the bound.
         let start =
             OffsetMetadata { offset: request.offset, segment: self.segments[first].base, position: 0 };
-        Ok(Read::Plan(ReadPlan { start, range: None, first_batch_bytes: 0 }))
+        Ok(Read::Plan(request.nothing(start)))
     }
 
     /// *Shard.* Takes the outcome of a read job: the plan, or the next thing to do.
@@ -166,9 +180,18 @@ impl<F: Files> Log<F> {
                 self.windows.push_front(Window { segment: outcome.segment, rows: result.rows });
             }
         }
+        for (base, rows) in result.loaded {
+            let segment = self.segments.iter_mut().find(|segment| segment.base == base);
+            if let Some(table) = segment.and_then(|segment| segment.aborted.as_deref_mut()) {
+                table.refill(rows);
+            }
+        }
         let request = outcome.request;
         match result.place {
-            Some(place) => Ok(Read::Plan(plan(request, outcome.segment, &result.file, place, result.end))),
+            Some(place) => {
+                let plan = plan(request, outcome.segment, &result.file, place, result.end);
+                Ok(Read::Plan(ReadPlan { aborted: result.aborted, ..plan }))
+            }
             // The segment ends before the offset: go on with the next one.
             None if request.offset < self.log_start => Err(ReadError::OutOfRange),
             None => {
@@ -225,7 +248,14 @@ impl<F: Files> Log<F> {
             Located::Unknown { .. } => None,
         };
         if let (Located::At(place), Some(end), Some(file)) = (&start, end_position, &segment.file) {
-            return Ok(Some(Read::Plan(plan(request, segment.base, file, *place, end))));
+            let plan = plan(request, segment.base, file, *place, end);
+            if !request.with_aborted {
+                return Ok(Some(Read::Plan(plan)));
+            }
+            let overlap = Overlap::new(request.offset, self.offset_after(number, request, &plan));
+            if let Some(aborted) = self.aborted_in_memory(number, overlap) {
+                return Ok(Some(Read::Plan(ReadPlan { aborted: Some(aborted), ..plan })));
+            }
         }
         let floor = |located: &Located| match located {
             Located::At(place) => Floor::Position(place.position),
@@ -241,8 +271,53 @@ impl<F: Files> Log<F> {
             request,
             start: floor(&start),
             end: end_position.ok_or_else(|| floor(&end)),
+            next: self.next_of(number),
+            index_rows: segment.index.in_file(),
+            aborted: request.with_aborted.then(|| self.aborted_parts(number)),
             generation: self.generation,
         })))
+    }
+
+    /// Where the offsets of a segment end at the latest.
+    fn next_of(&self, number: usize) -> Offset {
+        self.segments.get(number + 1).map_or(self.segments[number].next, |next| next.base)
+    }
+
+    /// An offset behind the records of a plan, as near as memory knows one.
+    fn offset_after(&self, number: usize, request: ReadRequest, plan: &ReadPlan<F>) -> Offset {
+        let segment = &self.segments[number];
+        let bound = request.upper_bound.min(self.next_of(number));
+        let Some(range) = &plan.range else { return request.offset };
+        let end = range.position + u64::from(range.length);
+        let row = segment.index.first_in_memory(|row| u64::from(row.position) < end);
+        row.map_or(bound, |row| bound.min(segment.base.plus(i64::from(row.relative) + 1)))
+    }
+
+    /// The aborted transactions from the segment `number` on; `None` when the disk has to be asked.
+    fn aborted_in_memory(&self, number: usize, mut overlap: Overlap) -> Option<Vec<AbortedTransaction>> {
+        let tables = self.segments.range(number..).filter_map(|segment| segment.aborted.as_deref());
+        for table in tables {
+            if overlap.take_from_memory(table)? {
+                break;
+            }
+        }
+        Some(overlap.into_found())
+    }
+
+    /// Where the aborted transactions from the segment `number` on are to be looked for.
+    fn aborted_parts(&self, number: usize) -> Vec<AbortedPart> {
+        let segments = self.segments.range(number..);
+        let part = |segment: &Segment<F>| {
+            let table = segment.aborted.as_deref()?;
+            let (in_file, tail) = table.tail();
+            Some(AbortedPart {
+                segment: segment.base,
+                in_file,
+                is_small: table.is_small(),
+                tail: tail.collect(),
+            })
+        };
+        segments.filter_map(part).collect()
     }
 
     /// Looks for the first batch of the segment whose last offset is not below `offset`.
@@ -338,6 +413,7 @@ fn plan<F: Files>(
         start: OffsetMetadata { offset: request.offset, segment, position: place.position },
         range: (length > 0).then_some(range),
         first_batch_bytes: place.length,
+        aborted: None,
     }
 }
 
@@ -352,7 +428,24 @@ pub struct ReadJob<F: Files> {
     start: Floor,
     /// Where the readable part ends, or where to look for the bound.
     end: Result<u32, Floor>,
+    /// Where the segment's offsets end.
+    next: Offset,
+    /// Rows of the segment's offset index that are in its file.
+    index_rows: u32,
+    /// `None`: aborted transactions are not asked for.
+    aborted: Option<Vec<AbortedPart>>,
     generation: u64,
+}
+
+/// The aborted transactions of one segment.
+struct AbortedPart {
+    segment: Offset,
+    /// The first rows, which only the file has.
+    in_file: u32,
+    /// Memory may take them.
+    is_small: bool,
+    /// The rows behind those.
+    tail: Vec<AbortedTransaction>,
 }
 
 impl<F: Files> std::fmt::Debug for ReadJob<F> {
@@ -374,6 +467,9 @@ struct Answer<F: Files> {
     rows: Vec<OffsetEntry>,
     place: Option<Place>,
     end: u32,
+    aborted: Option<Vec<AbortedTransaction>>,
+    /// All rows of some transaction indexes.
+    loaded: Vec<(Offset, Vec<AbortedTransaction>)>,
 }
 
 impl<F: Files> ReadJob<F> {
@@ -405,7 +501,70 @@ impl<F: Files> ReadJob<F> {
         };
         let place =
             found.map(|found| Place { position: found.position, length: found.head.total_len() as u32 });
-        Ok(Answer { file, rows, place, end })
+        let mut loaded = Vec::new();
+        let aborted = match (place, &self.aborted) {
+            (Some(place), Some(parts)) => {
+                let plan = plan(self.request, self.segment, &file, place, end);
+                Some(self.look_for_aborted(parts, &plan, &mut loaded)?)
+            }
+            (_, parts) => parts.as_ref().map(|_| Vec::new()),
+        };
+        Ok(Answer { file, rows, place, end, aborted, loaded })
+    }
+
+    fn look_for_aborted(
+        &self,
+        parts: &[AbortedPart],
+        plan: &ReadPlan<F>,
+        loaded: &mut Vec<(Offset, Vec<AbortedTransaction>)>,
+    ) -> Result<Vec<AbortedTransaction>, LogError> {
+        if parts.is_empty() {
+            return Ok(Vec::new());
+        }
+        let files = &self.context.files;
+        let mut overlap = Overlap::new(self.request.offset, self.offset_after(plan)?);
+        for part in parts {
+            if part.in_file > 0 {
+                let path = names::file(&self.dir, part.segment, FileKind::TransactionIndex);
+                let file = files.open(&path, OpenMode::Read).context("open", &path)?;
+                if part.is_small && part.tail.is_empty() {
+                    let rows = index::rows(&file, 0, part.in_file).context("read", &path)?;
+                    let is_done = overlap.take(rows.iter().copied());
+                    loaded.push((part.segment, rows));
+                    if is_done {
+                        break;
+                    }
+                    continue;
+                }
+                if overlap.take_from_file(&file, part.in_file).context("read", &path)? {
+                    break;
+                }
+            }
+            if overlap.take(part.tail.iter().copied()) {
+                break;
+            }
+        }
+        Ok(overlap.into_found())
+    }
+
+    /// An offset behind the records of a plan.
+    fn offset_after(&self, plan: &ReadPlan<F>) -> Result<Offset, LogError> {
+        let bound = self.request.upper_bound.min(self.next);
+        let Some(range) = &plan.range else { return Ok(self.request.offset) };
+        if self.index_rows == 0 {
+            return Ok(bound);
+        }
+        let end = range.position + u64::from(range.length);
+        let path = names::file(&self.dir, self.segment, FileKind::OffsetIndex);
+        let file = self.context.files.open(&path, OpenMode::Read).context("open", &path)?;
+        let before = |row: &OffsetEntry| u64::from(row.position) < end;
+        let last = index::floor_in_file(&file, self.index_rows, before).context("search", &path)?;
+        let number = last.map_or(0, |(number, _)| number + 1);
+        if number >= self.index_rows {
+            return Ok(bound);
+        }
+        let row: OffsetEntry = index::row(&file, number).context("read", &path)?;
+        Ok(bound.min(self.segment.plus(i64::from(row.relative) + 1)))
     }
 
     /// The position to search `offset` from, and the index rows around it.

@@ -4,6 +4,7 @@
 //! After a clean shutdown no batch is read but those behind the last index row. Otherwise everything from the
 //! recovery point on is checked batch by batch; the log ends before the first one that is not whole and intact.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -22,10 +23,11 @@ use super::error::Context;
 use super::index::{self, Entry, OffsetEntry, Table, TimeEntry};
 use super::jobs::{self, IndexWrite, Upkeep};
 use super::names::{self, FileKind};
+use super::replay::Span;
 use super::scan::{Scan, Step};
 use super::segment::{Newest, Segment};
 use super::tidy::{self, Listing};
-use super::{Log, LogContext, LogCounts, LogError, checkpoint, replay};
+use super::{Log, LogContext, LogCounts, LogError, checkpoint, replay, txn_index};
 
 /// What a log is opened with.
 #[derive(Clone, Debug)]
@@ -57,7 +59,7 @@ impl<F: Files> Log<F> {
         let OpenOptions { dir, topic_partition, config, recovery_point, log_start, clean } = options;
         let files = &context.files;
         create_dir(files, &dir)?;
-        let Listing { logs, mut snapshots } = tidy::tidy(files, &dir)?;
+        let Listing { logs, mut snapshots, transaction_indexes } = tidy::tidy(files, &dir)?;
         let (mut epochs, epochs_lost) = read_epochs(files, &dir)?;
         // Without the file the epochs are gathered from all batches.
         let trusted = if epochs_lost { Offset::ZERO } else { recovery_point };
@@ -68,6 +70,8 @@ impl<F: Files> Log<F> {
             trusted,
             clean: clean && !epochs_lost,
             wall: now.wall,
+            transaction_indexes: &transaction_indexes,
+            aborted_from: Cell::new(Offset(i64::MAX)),
         };
         let mut segments = loader.load(&logs, &mut epochs)?;
         let end = segments.back().map_or(log_start, |active| active.next);
@@ -86,10 +90,10 @@ impl<F: Files> Log<F> {
         let producers = replay::producers(
             context,
             &dir,
-            segments.iter(),
+            &mut segments,
             &mut snapshots,
             &mut epochs,
-            (log_start, end),
+            Span { log_start, end, aborted_from: loader.aborted_from.get() },
             now,
         )?;
         loader.remove_stray_snapshots(&mut snapshots, &segments)?;
@@ -162,6 +166,10 @@ pub(super) struct Loader<'a, F: Files> {
     trusted: Offset,
     clean: bool,
     wall: Timestamp,
+    /// Segments that have the file.
+    transaction_indexes: &'a [Offset],
+    /// The aborted transactions that ended here or later are to be gathered from the log.
+    aborted_from: Cell<Offset>,
 }
 
 impl<F: Files> Loader<'_, F> {
@@ -202,18 +210,45 @@ impl<F: Files> Loader<'_, F> {
     /// A segment that nothing was appended to since it was on the disk.
     fn load_old(&self, base: Offset, next: Offset) -> Result<Segment<F>, OpenError> {
         let (_, size) = self.open_log(base)?;
-        match self.load_indexes(base, size, next)? {
+        let mut segment = match self.load_indexes(base, size, next)? {
             Some((index, times)) => {
                 let newest = times.last().map(|row| newest(base, row));
-                Ok(Segment { next, newest, ..self.segment(base, size, index, times) })
+                Segment { newest, ..self.segment(base, size, index, times) }
             }
             None => {
                 tracing::warn!(dir = %self.dir.display(), segment = %base, "indexes are rebuilt");
-                let mut segment = self.rebuild(base, size)?;
-                segment.next = next;
-                Ok(segment)
+                self.rebuild(base, size)?
+            }
+        };
+        segment.next = next;
+        self.load_aborted(&mut segment)?;
+        Ok(segment)
+    }
+
+    /// The transaction index of a segment, as far as the segment goes by now; what follows in the file is cut.
+    fn load_aborted(&self, segment: &mut Segment<F>) -> Result<(), LogError> {
+        let base = segment.base;
+        if self.transaction_indexes.binary_search(&base).is_err() {
+            return Ok(());
+        }
+        let path = names::file(self.dir, base, FileKind::TransactionIndex);
+        match txn_index::load(self.files, self.dir, base)? {
+            Some(mut rows) => {
+                let count = rows.len();
+                rows.retain(|row| row.last < segment.next);
+                if rows.len() < count {
+                    let file = self.files.open(&path, OpenMode::Write).context("open", &path)?;
+                    file.truncate(txn_index::file_bytes(rows.len())).context("truncate", &path)?;
+                }
+                segment.aborted = txn_index::on_disk(&rows);
+            }
+            None => {
+                tracing::warn!(path = %path.display(), "the transaction index is rebuilt");
+                self.aborted_from.set(self.aborted_from.get().min(base));
+                jobs::unlink(self.files, &[path])?;
             }
         }
+        Ok(())
     }
 
     /// The last segment after a clean shutdown.
@@ -238,6 +273,7 @@ impl<F: Files> Loader<'_, F> {
             }
         }
         segment.first_timestamp = first_timestamp(&file, size).context("read", &path)?;
+        self.load_aborted(&mut segment)?;
         Ok((segment, false))
     }
 
@@ -251,6 +287,8 @@ impl<F: Files> Loader<'_, F> {
         let (file, size) = self.open_log(base)?;
         let path = names::file(self.dir, base, FileKind::Log);
         let mut segment = self.trusted_part(base, &file, size).context("read", &path)?;
+        self.load_aborted(&mut segment)?;
+        let trusted_end = segment.next;
         // What the file says of the part that is read may be of records that an earlier crash took.
         epochs.truncate_end(segment.next);
         let mut scan = Scan::whole(&file, segment.size, size, segment.next);
@@ -268,6 +306,9 @@ impl<F: Files> Loader<'_, F> {
             }
             if epochs.latest().is_none_or(|latest| found.head.leader_epoch() > latest) {
                 epochs.assign(found.head.leader_epoch(), found.head.base_offset());
+            }
+            if found.head.attributes().is_control() {
+                self.aborted_from.set(self.aborted_from.get().min(trusted_end));
             }
             segment.note(&found.head, self.config.index_interval_bytes);
         };
@@ -384,8 +425,7 @@ impl<F: Files> Loader<'_, F> {
     /// Brings the index files up to what memory has.
     fn write_indexes(&self, segment: &mut Segment<F>) -> Result<(), LogError> {
         write_indexes(self.files, self.dir, segment)?;
-        segment.index.release();
-        segment.times.release();
+        segment.release_rows();
         Ok(())
     }
 
@@ -413,6 +453,7 @@ impl<F: Files> Loader<'_, F> {
             next: base,
             index,
             times,
+            aborted: None,
             newest: None,
             first_timestamp: None,
             created: self.wall,
@@ -501,8 +542,6 @@ pub(super) fn write_indexes<F: Files>(
     let write = IndexWrite::of(segment);
     write.write(files, dir)?;
     write.sync(files, dir)?;
-    let (index_rows, time_rows) = write.rows();
-    segment.index.mark_written(index_rows);
-    segment.times.mark_written(time_rows);
+    segment.mark_written(write.rows());
     Ok(())
 }

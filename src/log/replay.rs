@@ -1,5 +1,6 @@
 //! Rebuilds producer state from the latest snapshot and the batches after it. *File thread.*
 
+use std::collections::VecDeque;
 use std::path::Path;
 
 use crate::base::Offset;
@@ -12,27 +13,39 @@ use super::error::Context;
 use super::index::{self, Lookup, OffsetEntry, relative};
 use super::names::{self, FileKind};
 use super::producers::Producers;
+use super::recovery::write_indexes;
 use super::scan::{Scan, Step};
 use super::segment::Segment;
+use super::txn_index::AbortedTransaction;
 use super::{LogContext, LogError, jobs, snapshot};
 
-/// The state at `end`. Snapshots that are damaged or above `end` are removed, also from `snapshots`. The leader
-/// epochs of the batches on the way are noted.
-pub(super) fn producers<'a, F: Files>(
+/// What is replayed.
+pub(super) struct Span {
+    pub log_start: Offset,
+    pub end: Offset,
+    /// Transaction indexes may lack those that were aborted from here on.
+    pub aborted_from: Offset,
+}
+
+/// The state at the end. Snapshots that are damaged or above it are removed, also from `snapshots`. The leader
+/// epochs of the batches on the way are noted, and transactions that were aborted get their rows.
+pub(super) fn producers<F: Files>(
     context: &LogContext<F>,
     dir: &Path,
-    segments: impl Iterator<Item = &'a Segment<F>>,
+    segments: &mut VecDeque<Segment<F>>,
     snapshots: &mut Vec<Offset>,
     epochs: &mut Epochs,
-    (log_start, end): (Offset, Offset),
+    span: Span,
     now: Now,
 ) -> Result<Producers, LogError> {
     let files = &context.files;
     let mut producers = Producers::default();
-    let above = snapshots.partition_point(|offset| *offset <= end);
+    let above = snapshots.partition_point(|offset| *offset <= span.end);
     remove_snapshots(files, dir, snapshots.drain(above..))?;
-    let mut from = log_start;
-    while let Some(latest) = snapshots.last().copied() {
+    let mut from = span.log_start;
+    let mut candidates = snapshots.partition_point(|offset| *offset <= span.aborted_from);
+    while let Some(number) = candidates.checked_sub(1) {
+        let latest = snapshots[number];
         let path = names::file(dir, latest, FileKind::Snapshot);
         let bytes = files.read_small(&path, snapshot::SNAPSHOT_BYTES_MAX).context("read", &path)?;
         match snapshot::decode(&bytes) {
@@ -43,12 +56,17 @@ pub(super) fn producers<'a, F: Files>(
             }
             Err(error) => {
                 tracing::warn!(path = %path.display(), %error, "producer snapshot is of no use");
-                remove_snapshots(files, dir, snapshots.pop().into_iter())?;
+                remove_snapshots(files, dir, std::iter::once(snapshots.remove(number)))?;
+                candidates = number;
             }
         }
     }
-    for segment in segments.filter(|segment| segment.next > from && segment.size > 0) {
-        replay(files, dir, segment, from, &mut producers, epochs)?;
+    for segment in segments.iter_mut().filter(|segment| segment.next > from && segment.size > 0) {
+        let aborted = replay(files, dir, segment, from, &mut producers, epochs)?;
+        aborted.into_iter().for_each(|transaction| segment.note_aborted(transaction));
+        if segment.aborted.as_deref().is_some_and(|table| table.unwritten() > 0) {
+            write_indexes(files, dir, segment)?;
+        }
     }
     producers.commit();
     producers.expire(now.wall, context.producer_id_expiration_ms);
@@ -62,7 +80,8 @@ fn replay<F: Files>(
     from: Offset,
     producers: &mut Producers,
     epochs: &mut Epochs,
-) -> Result<(), LogError> {
+) -> Result<Vec<AbortedTransaction>, LogError> {
+    let mut aborted = Vec::new();
     let path = names::file(dir, segment.base, FileKind::Log);
     let file = files.open(&path, OpenMode::Read).context("open", &path)?;
     let position = floor_position(files, dir, segment, from)?;
@@ -78,14 +97,14 @@ fn replay<F: Files>(
         if head.attributes().is_control() && head.producer_id().is_some() {
             let body = scan.body(&found).context("read", &path)?;
             if let Some(marker) = marker(head, body) {
-                producers.apply_marker(head, marker);
+                aborted.extend(producers.apply_marker(head, marker));
             }
         } else {
             producers.apply(head);
         }
         producers.commit();
     }
-    Ok(())
+    Ok(aborted)
 }
 
 /// A position at or before the batch that holds `offset`.

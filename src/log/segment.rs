@@ -9,6 +9,7 @@ use crate::wire::record::BatchHead;
 
 use super::LogContext;
 use super::index::{OffsetEntry, Table, TimeEntry, relative};
+use super::txn_index::{AbortedTable, AbortedTransaction};
 
 /// An open `.log` file. Read plans share it; it closes, on a thread that may wait, when the last one is done.
 pub struct SegmentFile<F: Files> {
@@ -102,6 +103,8 @@ pub(super) struct Segment<F: Files> {
     pub next: Offset,
     pub index: Table<OffsetEntry>,
     pub times: Table<TimeEntry>,
+    /// `None`: no transaction was aborted in it.
+    pub aborted: Option<Box<AbortedTable>>,
     pub newest: Option<Newest>,
     /// Youngest timestamp of the first batch: the segment's age counts from it. `None`: no batch yet, or not known.
     pub first_timestamp: Option<Timestamp>,
@@ -123,6 +126,16 @@ pub(super) struct SegmentMark {
     time_rows: u32,
     last_index: Option<OffsetEntry>,
     last_time: Option<TimeEntry>,
+    aborted_rows: u32,
+    last_aborted: Option<AbortedTransaction>,
+}
+
+/// Rows of a segment's indexes.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Rows {
+    pub index: u32,
+    pub times: u32,
+    pub aborted: u32,
 }
 
 impl<F: Files> Segment<F> {
@@ -134,6 +147,7 @@ impl<F: Files> Segment<F> {
             next: base,
             index: Table::new(),
             times: Table::new(),
+            aborted: None,
             newest: None,
             first_timestamp: None,
             created,
@@ -174,6 +188,36 @@ impl<F: Files> Segment<F> {
         }
     }
 
+    /// Takes note of a transaction whose abort marker is in the segment; one that is known already is not taken
+    /// twice.
+    pub fn note_aborted(&mut self, transaction: AbortedTransaction) {
+        self.aborted.get_or_insert_with(|| Box::new(Table::new())).push(transaction);
+    }
+
+    /// Rows of its indexes are not in their files.
+    pub fn has_unwritten_rows(&self) -> bool {
+        let aborted = self.aborted.as_deref().map_or(0, Table::unwritten);
+        self.index.unwritten() > 0 || self.times.unwritten() > 0 || aborted > 0
+    }
+
+    /// So many more rows are in the files.
+    pub fn mark_written(&mut self, rows: Rows) {
+        self.index.mark_written(rows.index);
+        self.times.mark_written(rows.times);
+        if let Some(aborted) = &mut self.aborted {
+            aborted.mark_written(rows.aborted);
+        }
+    }
+
+    /// Gives the memory of what is in the files back.
+    pub fn release_rows(&mut self) {
+        self.index.release();
+        self.times.release();
+        if let Some(aborted) = &mut self.aborted {
+            aborted.release();
+        }
+    }
+
     pub fn mark(&self) -> SegmentMark {
         SegmentMark {
             size: self.size,
@@ -185,6 +229,8 @@ impl<F: Files> Segment<F> {
             time_rows: self.times.len(),
             last_index: self.index.last(),
             last_time: self.times.last(),
+            aborted_rows: self.aborted.as_deref().map_or(0, Table::len),
+            last_aborted: self.aborted.as_deref().and_then(Table::last),
         }
     }
 
@@ -197,6 +243,9 @@ impl<F: Files> Segment<F> {
         self.since_entry = mark.since_entry;
         self.index.rollback(mark.index_rows, mark.last_index);
         self.times.rollback(mark.time_rows, mark.last_time);
+        if let Some(aborted) = &mut self.aborted {
+            aborted.rollback(mark.aborted_rows, mark.last_aborted);
+        }
     }
 
     /// The youngest timestamp of its records; else when it was made (Kafka: the file's modification time).

@@ -87,6 +87,7 @@ fn fetch(log: &mut Log<MemFiles>, offset: i64, bytes_max: u32, upper_bound: i64)
         bytes_max,
         upper_bound: Offset(upper_bound),
         whole_first_batch: true,
+        with_aborted: false,
     };
     let mut read = log.read(request).unwrap();
     let plan = loop {
@@ -127,8 +128,13 @@ fn batches_get_dense_offsets_and_come_back() {
     assert_eq!(fetch(&mut log, 0, 1 << 20, 4), offsets(0..4));
     assert_eq!(fetch(&mut log, 3, 1 << 20, 3), offsets(0..0));
     assert_eq!(fetch(&mut log, 6, 1 << 20, 6), offsets(0..0));
-    let beyond =
-        ReadRequest { offset: Offset(7), bytes_max: 1, upper_bound: Offset(6), whole_first_batch: false };
+    let beyond = ReadRequest {
+        offset: Offset(7),
+        bytes_max: 1,
+        upper_bound: Offset(6),
+        whole_first_batch: false,
+        with_aborted: false,
+    };
     assert!(matches!(log.read(beyond), Err(ReadError::OutOfRange)));
     let start = log.offset_metadata(Offset(3)).unwrap();
     let bytes = start.bytes_until(&log.end_metadata()).unwrap();

@@ -21,6 +21,8 @@ pub(super) struct Listing {
     pub logs: Vec<Offset>,
     /// Offsets of the producer snapshots, ascending.
     pub snapshots: Vec<Offset>,
+    /// Base offsets of the segments that have a transaction index, ascending.
+    pub transaction_indexes: Vec<Offset>,
 }
 
 type Named = (FileName, String);
@@ -42,6 +44,8 @@ pub(super) fn tidy<F: Files>(files: &F, dir: &Path) -> Result<Listing, LogError>
     };
     let logs: Vec<Offset> = live(FileKind::Log).collect();
     let snapshots: Vec<Offset> = live(FileKind::Snapshot).collect();
+    let mut transaction_indexes: Vec<Offset> = live(FileKind::TransactionIndex).collect();
+    transaction_indexes.retain(|base| logs.binary_search(base).is_ok());
     let is_orphan = |(name, _): &&Named| {
         matches!(name.kind, FileKind::OffsetIndex | FileKind::TimeIndex | FileKind::TransactionIndex)
             && logs.binary_search(&name.base).is_err()
@@ -51,7 +55,7 @@ pub(super) fn tidy<F: Files>(files: &F, dir: &Path) -> Result<Listing, LogError>
     if names.len() != count || !orphans.is_empty() {
         files.sync_dir(dir).context("sync", dir)?;
     }
-    Ok(Listing { logs, snapshots })
+    Ok(Listing { logs, snapshots, transaction_indexes })
 }
 
 /// In ascending order: base offsets have 20 digits.

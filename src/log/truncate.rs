@@ -10,8 +10,10 @@ use super::error::Context;
 use super::index::{self, Entry, Table, relative};
 use super::names::{self, FileKind};
 use super::recovery::{create_segment, remove_segments, write_indexes};
+use super::replay::Span;
 use super::scan::{self, Scan, Step};
 use super::segment::{Newest, Segment, SegmentFile};
+use super::txn_index::AbortedTransaction;
 use super::{Log, LogError, jobs, replay, snapshot};
 
 impl<F: Files> Log<F> {
@@ -56,7 +58,7 @@ impl<F: Files> Log<F> {
         let mut names_changed = false;
         let active = self.active_mut();
         let is_empty = active.size == 0;
-        if active.index.unwritten() > 0 || active.times.unwritten() > 0 {
+        if active.has_unwritten_rows() {
             write_indexes(&files, &dir, active)?;
             names_changed = true;
         }
@@ -167,14 +169,14 @@ impl<F: Files> Log<F> {
     }
 
     fn reload(&mut self, now: Now) -> Result<(), LogError> {
-        let range = (self.log_start, self.log_end());
+        let span = Span { log_start: self.log_start, end: self.log_end(), aborted_from: Offset(i64::MAX) };
         self.producers = replay::producers(
             &self.context,
             &self.dir,
-            self.segments.iter(),
+            &mut self.segments,
             &mut self.snapshots,
             &mut self.epochs,
-            range,
+            span,
             now,
         )?;
         if let Some(version) =
@@ -186,7 +188,7 @@ impl<F: Files> Log<F> {
     }
 }
 
-/// Drops the rows of both indexes that lie behind the segment's end.
+/// Drops the rows of the indexes that lie behind the segment's end.
 fn cut_indexes<F: Files>(files: &F, dir: &std::path::Path, segment: &mut Segment<F>) -> Result<(), LogError> {
     write_indexes(files, dir, segment)?;
     let (base, size) = (segment.base, segment.size);
@@ -196,6 +198,12 @@ fn cut_indexes<F: Files>(files: &F, dir: &std::path::Path, segment: &mut Segment
     })?;
     segment.times =
         cut_table(files, dir, base, FileKind::TimeIndex, |row: &index::TimeEntry| row.relative < end)?;
+    if segment.aborted.is_some() {
+        let next = segment.next;
+        let kind = FileKind::TransactionIndex;
+        let table = cut_table(files, dir, base, kind, |row: &AbortedTransaction| row.last < next)?;
+        segment.aborted = Some(Box::new(table));
+    }
     let from = segment.index.last().map_or(0, |row| row.position);
     segment.since_entry = size - from;
     segment.newest = segment

@@ -71,8 +71,9 @@ impl<F: Files, T> Partition<F, T> {
             }
         }
         let upper_bound = self.upper_bound(waterline);
+        let with_aborted = waterline == Waterline::LastStable;
         self.log
-            .read(ReadRequest { offset, bytes_max, upper_bound, whole_first_batch })
+            .read(ReadRequest { offset, bytes_max, upper_bound, whole_first_batch, with_aborted })
             .map(ReadOutcome::Read)
     }
 

@@ -208,7 +208,7 @@ impl Shard {
                     let start = plan.start;
                     (head.data(plan), start, None)
                 }
-                Ok(ReadOutcome::Read(Read::NeedsDisk(job))) => (head.empty(), start, Some(job)),
+                Ok(ReadOutcome::Read(Read::NeedsDisk(job))) => (head.empty(waterline), start, Some(job)),
                 Ok(ReadOutcome::Diverging { epoch, end }) => {
                     let FetchHead { high_watermark, last_stable, log_start } = head;
                     (
@@ -242,15 +242,15 @@ impl Shard {
                 };
                 match partition.log_mut().finish_read(outcome) {
                     Ok(Read::Plan(plan)) => Ok(head.data(plan)),
-                    Ok(Read::NeedsDisk(job)) => Err(job),
+                    Ok(Read::NeedsDisk(job)) => Err(Box::new(job)),
                     // Truncated meanwhile: an empty answer, and the reader asks again.
-                    Err(ReadError::Stale) => Ok(head.empty()),
+                    Err(ReadError::Stale) => Ok(head.empty(request.waterline)),
                     Err(error) => Ok(head.failed(&error)),
                 }
             });
             match next {
                 Ok(Ok(fetched)) => return fetched,
-                Ok(Err(another)) => job = another,
+                Ok(Err(another)) => job = *another,
                 Err(code) => return failed(code),
             }
         }
@@ -276,16 +276,18 @@ impl FetchHead {
             log_start: self.log_start,
             range: plan.range,
             first_batch_bytes: plan.first_batch_bytes,
+            aborted: plan.aborted,
         })
     }
 
-    fn empty(self) -> FetchedPart {
+    fn empty(self, waterline: Waterline) -> FetchedPart {
         FetchedPart::Data(FetchedData {
             high_watermark: self.high_watermark,
             last_stable: self.last_stable,
             log_start: self.log_start,
             range: None,
             first_batch_bytes: 0,
+            aborted: (waterline == Waterline::LastStable).then(Vec::new),
         })
     }
 

@@ -11,7 +11,7 @@ use crate::base::clock::{Monotonic, Timestamp};
 use crate::base::{LeaderEpoch, Offset, ProducerId, TopicPartition};
 use crate::coordinator;
 use crate::io::os::OsFiles;
-use crate::log::{FileRange, ProducerDescription, TimestampOffset};
+use crate::log::{AbortedTransaction, FileRange, ProducerDescription, TimestampOffset};
 use crate::metadata::{self, Image, Refusal};
 use crate::partition::{Acks, AppendFailure, EpochEnd, Waterline};
 use crate::wire::ErrorCode;
@@ -141,6 +141,8 @@ pub struct FetchedData {
     pub range: Option<FileRange<OsFiles>>,
     /// Length of the first batch of `range`, the least that makes progress.
     pub first_batch_bytes: u32,
+    /// For a reader below the last stable offset.
+    pub aborted: Option<Vec<AbortedTransaction>>,
 }
 
 impl FetchedPart {

@@ -13,3 +13,4 @@ mod produce;
 mod protocol;
 mod restart;
 mod topics;
+mod transactions;

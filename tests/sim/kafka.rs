@@ -225,6 +225,7 @@ fn read(log: &mut Log<OsFiles>, offset: i64, bound: i64) -> i64 {
         bytes_max: 100_000,
         upper_bound: Offset(bound),
         whole_first_batch: true,
+        with_aborted: false,
     };
     let mut read = log.read(request).unwrap();
     let range = loop {

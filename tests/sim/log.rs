@@ -397,6 +397,7 @@ impl World {
             bytes_max,
             upper_bound: Offset(bound),
             whole_first_batch: true,
+            with_aborted: false,
         };
         let plan = self.plan(request)?;
         let expected = self.model.bytes(offset, bound);
@@ -439,6 +440,7 @@ impl World {
                 bytes_max: 1,
                 upper_bound: Offset(end),
                 whole_first_batch: true,
+                with_aborted: false,
             };
             let answer = self.log().read(request);
             ensure!(matches!(answer, Err(ReadError::OutOfRange)), "{offset} is readable in {start}..{end}");

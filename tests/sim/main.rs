@@ -6,6 +6,7 @@
 mod kafka;
 mod log;
 mod log_model;
+mod transactions;
 
 /// The seeds to run: one given by the environment, or `fixed` ones and a fresh one.
 fn seeds(fixed: u64) -> Vec<u64> {

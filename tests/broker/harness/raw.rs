@@ -173,12 +173,37 @@ impl Raw {
 
     #[track_caller]
     pub fn list_offset(&mut self, version: i16, topic: &str, timestamp: i64) -> ListOffsetsPartitionResponse {
+        self.list_offset_as(0, version, topic, timestamp)
+    }
+
+    /// With read_committed.
+    #[track_caller]
+    pub fn list_offset_committed(
+        &mut self,
+        version: i16,
+        topic: &str,
+        timestamp: i64,
+    ) -> ListOffsetsPartitionResponse {
+        self.list_offset_as(1, version, topic, timestamp)
+    }
+
+    #[track_caller]
+    fn list_offset_as(
+        &mut self,
+        isolation: i8,
+        version: i16,
+        topic: &str,
+        timestamp: i64,
+    ) -> ListOffsetsPartitionResponse {
         let partition = ListOffsetsPartition::default()
             .with_partition_index(0)
             .with_current_leader_epoch(-1)
             .with_timestamp(timestamp);
         let topic = ListOffsetsTopic::default().with_name(name(topic)).with_partitions(vec![partition]);
-        let request = ListOffsetsRequest::default().with_replica_id((-1).into()).with_topics(vec![topic]);
+        let request = ListOffsetsRequest::default()
+            .with_replica_id((-1).into())
+            .with_isolation_level(isolation)
+            .with_topics(vec![topic]);
         self.call(version, &request).topics[0].partitions[0].clone()
     }
 }
