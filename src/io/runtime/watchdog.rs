@@ -1,11 +1,13 @@
 //! The watchdog: one plain thread per process that wakes every shard in turn and sees whether it answers.
 //!
 //! It exists for two reasons. The executor can park although tasks are ready; any event ends that, and the
-//! watchdog's wake is one: 2 to 4 ms after the last poll of a shard that had work, else every 100 ms. And a
-//! shard that is stuck in one task is reported with its name and the task that ran last.
+//! watchdog's wake is one: 2 to 4 ms after the last poll of a shard that had work, then after twice the time as
+//! before, up to every 100 ms. And a shard that is stuck in one task is reported with its name and the task that ran
+//! last.
 //!
-//! A wake costs the shard about what a request costs, so a shard that answers five in a row without having
-//! polled anything else counts as idle. Its next poll calls the watchdog back. A poll of the background
+//! A wake costs the shard about what a request costs, and one that it answers without having polled anything else
+//! shows that there was nothing to run: hence the growing pauses. At the longest the shard counts as idle, and its
+//! next poll calls the watchdog back. A poll of the background
 //! queue, or of another quiet task, does not: sweeps that run on an idle shard belong there.
 
 use std::future::poll_fn;
@@ -18,12 +20,10 @@ use std::time::Duration;
 use crate::base::clock::{self, Monotonic};
 use crate::base::fatal;
 
-/// Between wakes of a shard that has work.
+/// Before the first wake of a shard that has work.
 const PERIOD_BUSY: Duration = Duration::from_millis(2);
 /// Between wakes of an idle shard.
 const PERIOD_IDLE: Duration = Duration::from_millis(100);
-/// So many answers in a row without any other poll: there was nothing left to run.
-const QUIET_ANSWERS: u32 = 5;
 /// A silence this long is counted and logged.
 const STALL_REPORTED: Duration = Duration::from_millis(500);
 /// After this much silence the wakes get rare: each one in the queue holds one of the executor's 32,767
@@ -177,8 +177,8 @@ impl Activity {
 struct Watch {
     pulse: Arc<Pulse>,
     polls: u64,
-    /// Answers since the last other poll.
-    quiet_answers: u32,
+    /// From the last wake to the next; doubles with each answer since the last other poll.
+    period: Duration,
     wake_at: Monotonic,
     reported: bool,
 }
@@ -190,7 +190,7 @@ impl Watch {
         let polls = pulse.polls.load(Ordering::Relaxed);
         if polls != self.polls {
             self.polls = polls;
-            self.quiet_answers = 0;
+            self.period = PERIOD_BUSY;
             // It has just polled something: not parked, so the next look is soon enough. This spares a loaded
             // shard the wakes, 500 a second at the cost of a request each.
             self.wake_at = now.plus(PERIOD_BUSY);
@@ -200,16 +200,14 @@ impl Watch {
         self.report(silence);
         if now >= self.wake_at {
             if asked == 0 {
-                self.quiet_answers = self.quiet_answers.saturating_add(1);
+                self.period = (self.period * 2).min(PERIOD_IDLE);
                 pulse.asked_ns.store(now.as_nanos().max(1), Ordering::Relaxed);
             }
-            let idle = self.quiet_answers > QUIET_ANSWERS;
-            if idle {
+            if self.period == PERIOD_IDLE {
                 pulse.taken_for_idle.store(true, Ordering::Relaxed);
             }
             pulse.wake();
-            let rarely = idle || silence > SILENT_AFTER;
-            self.wake_at = now.plus(if rarely { PERIOD_IDLE } else { PERIOD_BUSY });
+            self.wake_at = now.plus(if silence > SILENT_AFTER { PERIOD_IDLE } else { self.period });
         }
         self.wake_at
     }
@@ -257,7 +255,7 @@ fn update(watches: &mut Vec<Watch>, now: Monotonic) {
             watches.push(Watch {
                 pulse: pulse.clone(),
                 polls: 0,
-                quiet_answers: 0,
+                period: PERIOD_BUSY,
                 wake_at: now,
                 reported: false,
             });
