@@ -1,6 +1,7 @@
 //! Probes of the page cache: what is not there must not be read on a shard.
 
 use std::io::{self, IoSliceMut};
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -63,6 +64,13 @@ pub fn warm(file: &impl AsFd, position: u64, length: u64) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Asks the disk for a range, which may reach beyond the file, without waiting for it: file threads only, the
+/// asking itself may wait for room in the disk's queue.
+pub fn read_ahead(file: &impl AsFd, position: u64, length: u64) {
+    // Advice: what cannot be taken costs the reader a wait later.
+    let _ = rustix::fs::fadvise(file, position, NonZeroU64::new(length), rustix::fs::Advice::WillNeed);
 }
 
 fn cached_pages(file: BorrowedFd<'_>, offset: u64, length: u64) -> Result<u64, Errno> {

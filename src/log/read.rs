@@ -26,6 +26,9 @@ const RECENT_MAX: usize = 256;
 /// Batches that a plan may step over on the shard; further ones are for a file thread.
 const STEPS_MAX: usize = 64;
 
+/// So much before the end of a log counts as its tail.
+const TAIL_BYTES: u32 = 32 << 20;
+
 /// Windows of old index files that are remembered.
 const WINDOWS_MAX: usize = 4;
 
@@ -189,7 +192,7 @@ impl<F: Files> Log<F> {
         let request = outcome.request;
         match result.place {
             Some(place) => {
-                let plan = plan(request, outcome.segment, &result.file, place, result.end);
+                let plan = plan(request, outcome.segment, &result.file, place, result.end, false);
                 Ok(Read::Plan(ReadPlan { aborted: result.aborted, ..plan }))
             }
             // The segment ends before the offset: go on with the next one.
@@ -248,7 +251,9 @@ impl<F: Files> Log<F> {
             Located::Unknown { .. } => None,
         };
         if let (Located::At(place), Some(end), Some(file)) = (&start, end_position, &segment.file) {
-            let plan = plan(request, segment.base, file, *place, end);
+            let is_last = number + 1 == self.segments.len();
+            let at_tail = is_last && segment.size - place.position <= TAIL_BYTES;
+            let plan = plan(request, segment.base, file, *place, end, at_tail);
             if !request.with_aborted {
                 return Ok(Some(Read::Plan(plan)));
             }
@@ -400,6 +405,7 @@ fn plan<F: Files>(
     file: &Arc<SegmentFile<F>>,
     place: Place,
     end: u32,
+    at_tail: bool,
 ) -> ReadPlan<F> {
     let mut length = request.bytes_max;
     if request.whole_first_batch {
@@ -408,7 +414,7 @@ fn plan<F: Files>(
     // The bound may lie in the batch that holds the offset: then nothing of it is readable.
     let length = length.min(end.saturating_sub(place.position));
     let file = Arc::clone(file);
-    let range = FileRange { file, position: u64::from(place.position), length };
+    let range = FileRange { file, position: u64::from(place.position), length, at_tail };
     ReadPlan {
         start: OffsetMetadata { offset: request.offset, segment, position: place.position },
         range: (length > 0).then_some(range),
@@ -504,7 +510,7 @@ impl<F: Files> ReadJob<F> {
         let mut loaded = Vec::new();
         let aborted = match (place, &self.aborted) {
             (Some(place), Some(parts)) => {
-                let plan = plan(self.request, self.segment, &file, place, end);
+                let plan = plan(self.request, self.segment, &file, place, end, false);
                 Some(self.look_for_aborted(parts, &plan, &mut loaded)?)
             }
             (_, parts) => parts.as_ref().map(|_| Vec::new()),

@@ -52,6 +52,8 @@ pub struct FileRange<F: Files> {
     pub file: Arc<SegmentFile<F>>,
     pub position: u64,
     pub length: u32,
+    /// It begins among the bytes that were appended last: the page cache has them, unless memory is very short.
+    pub at_tail: bool,
 }
 
 impl<F: Files> Clone for FileRange<F> {
