@@ -5,12 +5,10 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use zerocopy::IntoBytes;
-
 use crate::base::Offset;
 use crate::base::clock::Timestamp;
-use crate::io::{FileHandle, Files, OpenMode};
-use crate::wire::record::BatchView;
+use crate::io::{Files, OpenMode};
+use crate::wire::record::{BatchHead, BatchView, legacy_records};
 
 use super::error::Context;
 use super::index::{self, Lookup, OffsetEntry, TimeEntry, relative};
@@ -158,8 +156,8 @@ impl<F: Files> TimeJob<F> {
         let mut scan = Scan::heads(file, from, place.size, Offset(i64::MIN));
         while let Step::Batch(found) = scan.next().context("scan", &path)? {
             if self.may_hold(&found) {
-                let batch = read_batch(&mut scan, &found).context("read", &path)?;
-                if let Some(answer) = self.search_batch(&batch) {
+                let entry = scan.entry(&found).context("read", &path)?;
+                if let Some(answer) = self.search_entry(&found.head, entry) {
                     return Ok(Some(answer));
                 }
             }
@@ -169,6 +167,23 @@ impl<F: Files> TimeJob<F> {
 
     fn may_hold(&self, found: &Found) -> bool {
         found.head.max_timestamp() >= self.wanted && found.head.last_offset() >= self.log_start
+    }
+
+    fn search_entry(&self, head: &BatchHead, entry: &[u8]) -> Option<TimestampOffset> {
+        if head.is_legacy() { self.search_message(head, entry) } else { self.search_batch(entry) }
+    }
+
+    /// Format 1 has timestamps; format 0 has none to be found by.
+    fn search_message(&self, head: &BatchHead, message: &[u8]) -> Option<TimestampOffset> {
+        let mut scratch = Vec::new();
+        let Ok(records) = legacy_records(message, &mut scratch, DECOMPRESSED_BYTES_MAX) else {
+            let offset = head.base_offset().max(self.log_start);
+            return Some(TimestampOffset { timestamp: head.max_timestamp(), offset, leader_epoch: None });
+        };
+        let mut records = records.iter();
+        let record =
+            records.find(|record| record.timestamp >= self.wanted && record.offset >= self.log_start)?;
+        Some(TimestampOffset { timestamp: record.timestamp, offset: record.offset, leader_epoch: None })
     }
 
     fn search_batch(&self, batch: &[u8]) -> Option<TimestampOffset> {
@@ -207,11 +222,4 @@ impl<F: Files> TimeJob<F> {
         let floor = index::floor_in_file::<OffsetEntry>(&file, index_rows, |entry| entry.relative <= wanted);
         Ok(floor.context("search", &path)?.map_or(0, |(_, entry)| entry.position))
     }
-}
-
-fn read_batch<H: FileHandle>(scan: &mut Scan<'_, H>, found: &Found) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(found.head.total_len());
-    bytes.extend_from_slice(found.head.as_bytes());
-    bytes.extend_from_slice(scan.body(found)?);
-    Ok(bytes)
 }

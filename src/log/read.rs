@@ -7,8 +7,6 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use zerocopy::FromBytes;
-
 use crate::base::Offset;
 use crate::io::{FileHandle, Files, OpenMode};
 use crate::wire::record::{BatchHead, HEAD_LEN};
@@ -367,7 +365,7 @@ impl<F: Files> Log<F> {
             let read = file
                 .read_cached_at(&mut head, u64::from(position))
                 .map_err(|error| self.read_error(segment, error))?;
-            let (Some(HEAD_LEN), Ok(head)) = (read, BatchHead::read_from_bytes(&head)) else { break };
+            let Some(Ok(head)) = read.map(|read| BatchHead::of_entry(&head[..read])) else { break };
             let length = head.total_len() as u32;
             if head.last_offset() >= offset {
                 return Ok(Located::At(Place { position, length }));

@@ -10,8 +10,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use zerocopy::FromBytes;
-
 use crate::base::clock::{Now, Timestamp};
 use crate::base::{Offset, TopicPartition};
 use crate::config::LogConfig;
@@ -503,8 +501,8 @@ fn first_timestamp(file: &impl FileHandle, size: u32) -> io::Result<Option<Times
         return Ok(None);
     }
     let mut head = [0; HEAD_LEN];
-    file.read_at(&mut head, 0)?;
-    Ok(BatchHead::read_from_bytes(&head).ok().map(|head| head.max_timestamp()))
+    let read = file.read_at(&mut head, 0)?;
+    Ok(BatchHead::of_entry(&head[..read]).ok().map(|head| head.max_timestamp()))
 }
 
 /// Makes the files of an empty segment.

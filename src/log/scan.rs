@@ -2,11 +2,9 @@
 
 use std::io;
 
-use zerocopy::FromBytes;
-
 use crate::base::Offset;
 use crate::io::FileHandle;
-use crate::wire::record::{BatchHead, HEAD_LEN, LOG_OVERHEAD, MAGIC};
+use crate::wire::record::{BatchError, BatchHead, HEAD_LEN};
 
 /// Read at once when whole batches are wanted.
 const CHUNK_WHOLE_BYTES: usize = 1 << 20;
@@ -73,19 +71,15 @@ impl<'a, H: FileHandle> Scan<'a, H> {
         if left == 0 {
             return Ok(Step::End);
         }
-        if left < HEAD_LEN as u32 {
-            return Ok(Step::Bad("the file ends inside a head"));
-        }
-        let bytes = self.bytes(self.position, HEAD_LEN)?;
-        let Ok((head, _)) = BatchHead::read_from_prefix(bytes) else {
-            return Ok(Step::Bad("the file is shorter than it was"));
+        let bytes = self.bytes(self.position, HEAD_LEN.min(left as usize))?;
+        let head = match BatchHead::of_entry(bytes) {
+            Ok(head) => head,
+            Err(BatchError::Length { .. }) => return Ok(Step::Bad("the length is less than a head's")),
+            Err(BatchError::Magic { .. } | BatchError::Crc { .. }) => {
+                return Ok(Step::Bad("the format is neither 0, 1 nor 2"));
+            }
+            Err(BatchError::Incomplete { .. }) => return Ok(Step::Bad("the file ends inside a head")),
         };
-        if head.length() < (HEAD_LEN - LOG_OVERHEAD) as i32 {
-            return Ok(Step::Bad("the length is less than a head's"));
-        }
-        if head.magic() != MAGIC {
-            return Ok(Step::Bad("the format is not 2"));
-        }
         if head.total_len() > left as usize {
             return Ok(Step::Bad("the file ends inside a batch"));
         }
@@ -98,17 +92,21 @@ impl<'a, H: FileHandle> Scan<'a, H> {
         Ok(Step::Batch(found))
     }
 
-    /// Everything behind the head of `found`.
+    /// Everything behind the head of `found`, which is of format 2.
     pub fn body(&mut self, found: &Found) -> io::Result<&[u8]> {
         let length = found.head.total_len() - HEAD_LEN;
         self.bytes(found.position + HEAD_LEN as u32, length)
     }
 
+    /// All bytes of `found`, fewer if the file is shorter than it was.
+    pub fn entry(&mut self, found: &Found) -> io::Result<&[u8]> {
+        self.bytes(found.position, found.head.total_len())
+    }
+
     /// Compares checksum and bytes of `found`.
     pub fn is_intact(&mut self, found: &Found) -> io::Result<bool> {
-        let body = self.body(found)?;
-        Ok(body.len() == found.head.total_len() - HEAD_LEN
-            && found.head.compute_crc(body) == found.head.crc())
+        let entry = self.entry(found)?;
+        Ok(found.head.is_intact(entry))
     }
 
     /// `length` bytes from `position` on, fewer if the file ends before.

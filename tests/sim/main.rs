@@ -4,6 +4,7 @@
 //! sim` runs just that one again, the same to the last step.
 
 mod kafka;
+mod legacy;
 mod log;
 mod log_model;
 mod transactions;

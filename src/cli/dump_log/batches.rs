@@ -3,7 +3,7 @@
 use super::Report;
 use crate::base::Offset;
 use crate::cli::output::Failure;
-use crate::wire::record::{BatchHead, BatchView, ControlType, EndTxnMarker, Record};
+use crate::wire::record::{BatchHead, BatchView, ControlType, EndTxnMarker, Record, legacy_records};
 
 /// The most that the records of one batch may take after decompression.
 const DECOMPRESSED_BYTES_MAX: usize = 1 << 30;
@@ -17,6 +17,19 @@ pub fn dump(bytes: &[u8], base: Option<Offset>, report: &mut Report<'_>) -> Resu
         if bytes[position..].iter().all(|&byte| byte == 0) {
             report.line(format_args!("{} bytes of zeros at position {position}", bytes.len() - position))?;
             break;
+        }
+        if let Ok(head) = BatchHead::of_entry(&bytes[position..])
+            && head.is_legacy()
+        {
+            let Some(message) = bytes.get(position..position + head.total_len()) else {
+                report.problem(format_args!("position {position}: the message is not whole"))?;
+                return Ok(());
+            };
+            records += dump_message(&head, message, (position, next), report)?;
+            next = head.next_offset();
+            batches += 1;
+            position += message.len();
+            continue;
         }
         let view = match BatchView::parse(&bytes[position..]) {
             Ok(view) => view,
@@ -50,6 +63,50 @@ pub fn dump(bytes: &[u8], base: Option<Offset>, report: &mut Report<'_>) -> Resu
         position += view.bytes().len();
     }
     report.line(format_args!("{batches} batches, {records} records, next offset {next}"))
+}
+
+/// A message of format 0 or 1; returns how many records it holds, as far as that is looked for.
+fn dump_message(
+    head: &BatchHead,
+    message: &[u8],
+    (position, next): (usize, Offset),
+    report: &mut Report<'_>,
+) -> Result<i64, Failure> {
+    let (codec, kind) = (head.attributes().codec(), head.attributes().timestamp_type());
+    report.line(format_args!(
+        "offset {} position {position} size {} format {} codec {} {kind:?} {} crc {:#010x}",
+        head.base_offset(),
+        message.len(),
+        head.magic(),
+        codec.map_or("unknown", |codec| codec.name()),
+        head.max_timestamp().0,
+        head.crc(),
+    ))?;
+    if !head.is_intact(message) {
+        report.problem(format_args!("position {position}: the checksum does not match"))?;
+    }
+    if head.base_offset() < next {
+        let offset = head.base_offset();
+        report
+            .problem(format_args!("position {position}: message has offset {offset}, {next} was expected"))?;
+    }
+    if !report.records && !report.verify {
+        return Ok(1);
+    }
+    let mut scratch = Vec::new();
+    let records = match legacy_records(message, &mut scratch, DECOMPRESSED_BYTES_MAX) {
+        Ok(records) => records,
+        Err(error) => {
+            report.problem(format_args!("position {position}: {error}"))?;
+            return Ok(0);
+        }
+    };
+    if report.records {
+        for record in &records {
+            report.line(format_args!("{}", record_line(record, false)))?;
+        }
+    }
+    Ok(records.len() as i64)
 }
 
 fn line(head: &BatchHead, position: usize) -> String {

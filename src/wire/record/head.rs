@@ -13,7 +13,7 @@ pub const HEAD_LEN: usize = 61;
 /// What the batch's length field does not count: the base offset and the field itself, bytes.
 pub const LOG_OVERHEAD: usize = 12;
 
-/// The only batch format that is accepted and written.
+/// The only batch format that is accepted and written; older ones are read from disk ([`super::legacy_records`]).
 pub const MAGIC: i8 = 2;
 
 /// Where the CRC-32C begins to cover. Base offset and leader epoch lie before it, so the broker assigns
@@ -58,6 +58,31 @@ impl BatchHead {
             producer_epoch: I16::new(-1),
             base_sequence: I32::new(-1),
             count: I32::ZERO,
+        }
+    }
+
+    pub(super) fn from_bytes(bytes: &[u8; HEAD_LEN]) -> Self {
+        zerocopy::transmute!(*bytes)
+    }
+
+    /// Stands for a message of format 0 or 1.
+    pub(super) fn of_message(
+        magic: i8,
+        offset: Offset,
+        length: i32,
+        crc: u32,
+        attributes: Attributes,
+        timestamp: Timestamp,
+    ) -> Self {
+        Self {
+            base_offset: I64::new(offset.0),
+            length: I32::new(length),
+            magic,
+            crc: U32::new(crc),
+            attributes: I16::new(attributes.0),
+            base_timestamp: I64::new(timestamp.0),
+            max_timestamp: I64::new(timestamp.0),
+            ..Self::empty()
         }
     }
 
