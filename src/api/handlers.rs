@@ -16,7 +16,8 @@ use super::{
     offsets, produce,
 };
 use crate::wire::header::RequestHeader;
-use crate::wire::{ApiKey, guard};
+use crate::wire::read::DecodeError;
+use crate::wire::{ApiKey, guard, topic_ids};
 
 /// A request in service.
 pub(super) type Serving<'a> = Pin<Box<dyn Future<Output = Outcome> + 'a>>;
@@ -39,11 +40,13 @@ pub(super) fn handler(key: ApiKey) -> Option<Handler> {
             typed(header, body, move |request| metadata::handle(client, header.version, request))
         },
         ApiKey::OffsetCommit => |client, header, body| {
-            typed(header, body, move |request| offsets::commit(client, header, request))
+            let decoded = topic_ids::offset_commit(header.version, &body);
+            serve(header, decoded, move |request| offsets::commit(client, header, request))
         },
-        ApiKey::OffsetFetch => {
-            |client, header, body| typed(header, body, move |request| offsets::fetch(client, header, request))
-        }
+        ApiKey::OffsetFetch => |client, header, body| {
+            let decoded = topic_ids::offset_fetch(header.version, &body);
+            serve(header, decoded, move |request| offsets::fetch(client, header, request))
+        },
         ApiKey::FindCoordinator => |client, header, body| {
             typed(header, body, move |request| find_coordinator::handle(client, header.version, request))
         },
@@ -121,20 +124,35 @@ pub(super) fn handler(key: ApiKey) -> Option<Handler> {
     Some(handler)
 }
 
-/// Decodes, handles and encodes a request of kafka-protocol's types.
+/// Decodes, handles and encodes a request that kafka-protocol decodes.
 fn typed<'a, Q, S, F>(header: &'a RequestHeader, body: Bytes, handle: impl FnOnce(Q) -> F + 'a) -> Serving<'a>
 where
-    Q: Request,
+    Q: Request + 'a,
+    S: Encodable + HeaderVersion,
+    F: Future<Output = S> + 'a,
+{
+    serve(header, guard::decode::<Q>(header.version, &body), handle)
+}
+
+/// Handles and encodes a request of kafka-protocol's types.
+fn serve<'a, Q, S, F>(
+    header: &'a RequestHeader,
+    decoded: Result<Q, DecodeError>,
+    handle: impl FnOnce(Q) -> F + 'a,
+) -> Serving<'a>
+where
+    Q: Request + 'a,
     S: Encodable + HeaderVersion,
     F: Future<Output = S> + 'a,
 {
     Box::pin(async move {
-        let request = match guard::decode::<Q>(header.version, &body) {
+        let request = match decoded {
             Ok(request) => request,
             Err(error) => return malformed(header, error),
         };
         let response = handle(request).await;
-        answer(header, guard::encode(header.version, header.correlation_id, &response))
+        let version = header.api.codec_version(header.version);
+        answer(header, guard::encode(version, header.correlation_id, &response))
     })
 }
 

@@ -1,4 +1,4 @@
-//! ListOffsets 1–10: the offset of a time, or of an end of the log (`ReplicaManager.fetchOffset`).
+//! ListOffsets 1–11: the offset of a time, or of an end of the log (`ReplicaManager.fetchOffset`).
 
 use std::collections::{HashMap, HashSet};
 
@@ -28,6 +28,8 @@ mod special {
     pub const EARLIEST_LOCAL: i64 = -4;
     /// The last offset in the remote tier (KIP-1005).
     pub const LATEST_TIERED: i64 = -5;
+    /// The first offset that the remote tier still lacks (KIP-1023): none, without tiers.
+    pub const EARLIEST_PENDING_UPLOAD: i64 = -6;
 }
 
 /// Of a partition that is asked for more than once.
@@ -119,7 +121,8 @@ fn target(timestamp: i64, version: i16) -> Result<OffsetTarget, ErrorCode> {
         special::EARLIEST => Ok(OffsetTarget::Earliest),
         special::MAX_TIMESTAMP if version >= 7 => Ok(OffsetTarget::MaxTimestamp),
         special::EARLIEST_LOCAL if version >= 8 => Ok(OffsetTarget::Earliest),
-        special::LATEST_TIERED if version >= 9 => Ok(OffsetTarget::LatestTiered),
+        special::LATEST_TIERED if version >= 9 => Ok(OffsetTarget::Tiered),
+        special::EARLIEST_PENDING_UPLOAD if version >= 11 => Ok(OffsetTarget::Tiered),
         0.. => Ok(OffsetTarget::At(Timestamp(timestamp))),
         _ => Err(ErrorCode::UnsupportedVersion),
     }

@@ -1,5 +1,7 @@
-//! OffsetCommit 2–9, OffsetFetch 1–9 and OffsetDelete 0. Topics are checked here against the image of this
+//! OffsetCommit 2–10, OffsetFetch 1–10 and OffsetDelete 0. Topics are checked here against the image of this
 //! shard; the coordinator on shard 0 keeps the offsets.
+
+use std::sync::Arc;
 
 use futures::future::join_all;
 use kafka_protocol::messages::offset_commit_request::OffsetCommitRequestTopic;
@@ -13,22 +15,25 @@ use kafka_protocol::messages::offset_fetch_request::{
     OffsetFetchRequestGroup, OffsetFetchRequestTopic, OffsetFetchRequestTopics,
 };
 use kafka_protocol::messages::offset_fetch_response::{
-    OffsetFetchResponseGroup, OffsetFetchResponsePartition, OffsetFetchResponseTopic,
+    OffsetFetchResponseGroup, OffsetFetchResponsePartition, OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic, OffsetFetchResponseTopics,
 };
 use kafka_protocol::messages::{
     OffsetCommitRequest, OffsetCommitResponse, OffsetDeleteRequest, OffsetDeleteResponse, OffsetFetchRequest,
-    OffsetFetchResponse,
+    OffsetFetchResponse, TopicName,
 };
 use kafka_protocol::protocol::StrBytes;
+use uuid::Uuid;
 
 use super::Client;
 use super::client::partition_image;
 use super::groups::{ask, mismatch};
-use crate::base::PartitionIndex;
+use crate::base::{LeaderEpoch, PartitionIndex, TopicId};
 use crate::coordinator::{Request, Response};
-use crate::metadata::Image;
+use crate::metadata::{Image, TopicImage};
 use crate::wire::ErrorCode;
 use crate::wire::header::RequestHeader;
+use crate::wire::topic_ids::FIRST_WITH_TOPIC_IDS;
 
 /// From here on OffsetFetch asks for several groups.
 const FIRST_FETCH_WITH_GROUPS: i16 = 8;
@@ -41,7 +46,7 @@ pub async fn commit(
     header: &RequestHeader,
     request: OffsetCommitRequest,
 ) -> OffsetCommitResponse {
-    let (known, mut response) = split_commit(&client.shard.image(), request);
+    let (known, mut response) = split_commit(&client.shard.image(), header.version, request);
     if !known.topics.is_empty() {
         let answer = match ask(client, header, Request::Commit(known)).await {
             Response::Commit(answer) => answer,
@@ -52,36 +57,61 @@ pub async fn commit(
     response
 }
 
-/// What goes to the coordinator, under the ids of the topics, and an answer with the errors of what does
-/// not: an offset of a partition that is not there would stay for ever.
+/// Finds a topic as `version` names it.
+fn find<'a>(image: &'a Image, version: i16, name: &str, id: Uuid) -> Result<&'a Arc<TopicImage>, ErrorCode> {
+    match version {
+        FIRST_WITH_TOPIC_IDS.. => image.topic_by_id(TopicId(id)).ok_or(ErrorCode::UnknownTopicId),
+        _ => image.topic(name).ok_or(ErrorCode::UnknownTopicOrPartition),
+    }
+}
+
+/// What goes to the coordinator, under the names and ids of the topics, and an answer with the errors of what
+/// does not: an offset of a partition that is not there would stay for ever.
 fn split_commit(
     image: &Image,
+    version: i16,
     mut request: OffsetCommitRequest,
 ) -> (OffsetCommitRequest, OffsetCommitResponse) {
     let mut answered = Vec::with_capacity(request.topics.len());
     let mut known = Vec::with_capacity(request.topics.len());
-    for OffsetCommitRequestTopic { name, partitions, .. } in std::mem::take(&mut request.topics) {
-        let topic = image.topic(&name);
+    for OffsetCommitRequestTopic { name, topic_id, partitions, .. } in std::mem::take(&mut request.topics) {
+        let found = find(image, version, &name, topic_id);
         let (there, missing): (Vec<_>, Vec<_>) = partitions.into_iter().partition(|partition| {
-            topic.is_some_and(|topic| {
+            found.is_ok_and(|topic| {
                 partition_image(topic, PartitionIndex(partition.partition_index)).is_some()
             })
         });
+        let error = found.err().unwrap_or(ErrorCode::UnknownTopicOrPartition);
         let refused = missing.into_iter().map(|partition| {
             OffsetCommitResponsePartition::default()
                 .with_partition_index(partition.partition_index)
-                .with_error_code(ErrorCode::UnknownTopicOrPartition.code())
+                .with_error_code(error.code())
         });
+        let (name, topic_id) = match found {
+            Ok(topic) => (name_of(topic, name), topic.id.0),
+            Err(_) => (name, topic_id),
+        };
         answered.push(
-            OffsetCommitResponseTopic::default().with_name(name.clone()).with_partitions(refused.collect()),
+            OffsetCommitResponseTopic::default()
+                .with_name(name.clone())
+                .with_topic_id(topic_id)
+                .with_partitions(refused.collect()),
         );
-        if let (Some(topic), false) = (topic, there.is_empty()) {
-            let entry = OffsetCommitRequestTopic::default().with_name(name).with_topic_id(topic.id.0);
+        if !there.is_empty() {
+            let entry = OffsetCommitRequestTopic::default().with_name(name).with_topic_id(topic_id);
             known.push(entry.with_partitions(there));
         }
     }
     request.topics = known;
     (request, OffsetCommitResponse::default().with_topics(answered))
+}
+
+/// The name by which a request asked, or else the topic's.
+fn name_of(topic: &TopicImage, asked: TopicName) -> TopicName {
+    match asked.is_empty() {
+        true => TopicName(StrBytes::from_string(topic.name.to_string())),
+        false => asked,
+    }
 }
 
 /// Both lists have the topics in the order of the request; the coordinator's may lack some.
@@ -106,10 +136,11 @@ pub async fn fetch(
         _ => None,
     };
     let groups = join_all(groups_of(header.version, request).into_iter().map(|mut group| {
-        add_topic_ids(&image, &mut group);
+        let unknown = identify_topics(&image, header.version, &mut group);
+        let image = &image;
         async move {
             match ask(client, header, Request::FetchOffsets { group, require_stable }).await {
-                Response::FetchOffsets(answer) => answer,
+                Response::FetchOffsets(answer) => complete(image, header.version, answer, unknown),
                 other => mismatch(&other),
             }
         }
@@ -137,17 +168,65 @@ fn groups_of(version: i16, request: OffsetFetchRequest) -> Vec<OffsetFetchReques
     vec![OffsetFetchRequestGroup::default().with_group_id(request.group_id).with_topics(topics)]
 }
 
-/// With the ids of the present topics, offsets of former topics of the same names are not shown.
-fn add_topic_ids(image: &Image, group: &mut OffsetFetchRequestGroup) {
-    for topic in group.topics.iter_mut().flatten() {
-        topic.topic_id = image.topic(&topic.name).map(|found| found.id.0).unwrap_or_default();
+/// Gives each topic of the request its name and its id: with the ids of the present topics, offsets of former
+/// topics of the same names are not shown. Topics whose id nobody has are taken out and returned.
+fn identify_topics(
+    image: &Image,
+    version: i16,
+    group: &mut OffsetFetchRequestGroup,
+) -> Vec<OffsetFetchRequestTopics> {
+    let mut unknown = Vec::new();
+    let Some(topics) = &mut group.topics else { return unknown };
+    for mut topic in std::mem::take(topics) {
+        match find(image, version, &topic.name, topic.topic_id) {
+            Ok(found) => {
+                topic.name = name_of(found, topic.name);
+                topic.topic_id = found.id.0;
+                topics.push(topic);
+            }
+            Err(ErrorCode::UnknownTopicId) => unknown.push(topic),
+            // The coordinator answers a name that nobody has: nothing is committed.
+            Err(_) => topics.push(topic),
+        }
     }
+    unknown
+}
+
+/// The coordinator's answer with what it does not know of topic ids.
+fn complete(
+    image: &Image,
+    version: i16,
+    mut group: OffsetFetchResponseGroup,
+    unknown: Vec<OffsetFetchRequestTopics>,
+) -> OffsetFetchResponseGroup {
+    if version < FIRST_WITH_TOPIC_IDS || group.error_code != 0 {
+        return group;
+    }
+    // When all topics are asked for, the coordinator has their names alone; a topic without an id cannot be
+    // told of.
+    group.topics.retain_mut(|topic| {
+        if topic.topic_id.is_nil() {
+            topic.topic_id = image.topic(&topic.name).map(|found| found.id.0).unwrap_or_default();
+        }
+        !topic.topic_id.is_nil()
+    });
+    group.topics.extend(unknown.into_iter().map(|topic| {
+        let partitions = topic.partition_indexes.into_iter().map(|index| {
+            OffsetFetchResponsePartitions::default()
+                .with_partition_index(index)
+                .with_committed_offset(NO_OFFSET)
+                .with_committed_leader_epoch(LeaderEpoch::NONE.0)
+                .with_metadata(Some(StrBytes::new()))
+                .with_error_code(ErrorCode::UnknownTopicId.code())
+        });
+        OffsetFetchResponseTopics::default()
+            .with_topic_id(topic.topic_id)
+            .with_partitions(partitions.collect())
+    }));
+    group
 }
 
 fn fit_fetch(version: i16, mut groups: Vec<OffsetFetchResponseGroup>) -> OffsetFetchResponse {
-    for topic in groups.iter_mut().flat_map(|group| &mut group.topics) {
-        topic.topic_id = uuid::Uuid::nil();
-    }
     if version >= FIRST_FETCH_WITH_GROUPS {
         return OffsetFetchResponse::default().with_groups(groups);
     }
@@ -234,11 +313,7 @@ fn merge_delete(answer: &mut OffsetDeleteResponse, refused: Vec<OffsetDeleteResp
 
 #[cfg(test)]
 mod tests {
-    use kafka_protocol::messages::TopicName;
     use kafka_protocol::messages::offset_commit_request::OffsetCommitRequestPartition;
-    use kafka_protocol::messages::offset_fetch_response::{
-        OffsetFetchResponsePartitions, OffsetFetchResponseTopics,
-    };
 
     use super::super::cluster_view::testing;
     use super::*;
@@ -264,7 +339,7 @@ mod tests {
             committing("a", &[0, 7, 1]),
             committing("b", &[3]),
         ]);
-        let (known, mut response) = split_commit(state.image(), request);
+        let (known, mut response) = split_commit(state.image(), 9, request);
         assert_eq!(known.topics.len(), 1);
         assert_eq!(known.topics[0].topic_id, testing::topic_id("a").0);
         let committed = known.topics[0].partitions.iter().map(|partition| {
@@ -282,9 +357,53 @@ mod tests {
         assert_eq!(codes(0), [(0, 3)]);
         assert_eq!(codes(1), [(7, 3), (0, 0), (1, 0)]);
         assert_eq!(codes(2), [(3, 3)]);
-        for version in 2..=9 {
+        for version in 2..=10 {
             assert!(guard::encode(version, CorrelationId(1), &response).is_ok(), "{version}");
         }
+    }
+
+    #[test]
+    fn topics_are_found_by_id_from_version_10_on() {
+        let state = testing::cluster(&[("a", 2)]);
+        let unknown = Uuid::from_u128(7);
+        let by_id = |id: Uuid, partitions: &[i32]| committing("", partitions).with_topic_id(id);
+        let a = testing::topic_id("a").0;
+        let request = OffsetCommitRequest::default().with_topics(vec![
+            by_id(unknown, &[0]),
+            by_id(a, &[0, 7]),
+            by_id(Uuid::nil(), &[0]),
+        ]);
+        let (known, response) = split_commit(state.image(), 10, request);
+        assert_eq!(known.topics.len(), 1);
+        assert_eq!((&*known.topics[0].name.0, known.topics[0].topic_id), ("a", a));
+        assert_eq!(known.topics[0].partitions.len(), 1);
+        let answers = response.topics.iter().map(|topic| {
+            let partition = topic.partitions.first().unwrap();
+            (topic.topic_id, partition.partition_index, partition.error_code)
+        });
+        assert_eq!(answers.collect::<Vec<_>>(), [(unknown, 0, 100), (a, 7, 3), (Uuid::nil(), 0, 100)]);
+    }
+
+    #[test]
+    fn fetches_of_unknown_ids_are_answered_beside_the_coordinators() {
+        let state = testing::cluster(&[("a", 2)]);
+        let (a, unknown) = (testing::topic_id("a").0, Uuid::from_u128(7));
+        let by_id =
+            |id: Uuid| OffsetFetchRequestTopics::default().with_topic_id(id).with_partition_indexes(vec![1]);
+        let mut group = OffsetFetchRequestGroup::default().with_topics(Some(vec![by_id(unknown), by_id(a)]));
+        let taken_out = identify_topics(state.image(), 10, &mut group);
+        assert_eq!(taken_out, [by_id(unknown)]);
+        assert_eq!(group.topics, Some(vec![by_id(a).with_name(name("a"))]));
+        // All topics: `a` is here, `gone` is not any more.
+        let all = [name("a"), name("gone")].map(|name| OffsetFetchResponseTopics::default().with_name(name));
+        let answer = OffsetFetchResponseGroup::default().with_topics(all.to_vec());
+        let completed = complete(state.image(), 10, answer.clone(), taken_out.clone());
+        assert_eq!(completed.topics.iter().map(|topic| topic.topic_id).collect::<Vec<_>>(), [a, unknown]);
+        let refused = &completed.topics[1].partitions[0];
+        assert_eq!((refused.partition_index, refused.committed_offset, refused.error_code), (1, -1, 100));
+        assert_eq!(complete(state.image(), 9, answer.clone(), Vec::new()), answer);
+        let failed = OffsetFetchResponseGroup::default().with_error_code(16);
+        assert_eq!(complete(state.image(), 10, failed.clone(), taken_out), failed);
     }
 
     #[test]
@@ -298,7 +417,7 @@ mod tests {
             .with_topic_id(uuid::Uuid::from_u128(7))
             .with_partitions(vec![partition]);
         let group = OffsetFetchResponseGroup::default().with_topics(vec![topic]).with_error_code(15);
-        for version in 1..=9 {
+        for version in 1..=10 {
             let response = fit_fetch(version, vec![group.clone()]);
             assert!(guard::encode(version, CorrelationId(1), &response).is_ok(), "{version}");
         }

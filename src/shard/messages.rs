@@ -172,8 +172,8 @@ pub struct OffsetQuery {
 pub enum OffsetTarget {
     Earliest,
     Latest,
-    /// The last offset in a remote tier: there is none.
-    LatestTiered,
+    /// One that depends on a remote tier: there is none.
+    Tiered,
     /// The record with the largest timestamp (KIP-734).
     MaxTimestamp,
     /// The first record at or after a time.

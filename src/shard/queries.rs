@@ -68,7 +68,7 @@ impl Shard {
                 OffsetTarget::Earliest => return Ok(plain(log.log_start(), log.epoch_of(log.log_start()))),
                 // The leader's epoch, whoever wrote the last record below the bound (`Partition`).
                 OffsetTarget::Latest => return Ok(plain(bound, Some(partition.leader_epoch()))),
-                OffsetTarget::LatestTiered => return Ok(Found::Now(OffsetAnswer { found: None })),
+                OffsetTarget::Tiered => return Ok(Found::Now(OffsetAnswer { found: None })),
                 OffsetTarget::MaxTimestamp => TimestampTarget::Max,
                 OffsetTarget::At(timestamp) => TimestampTarget::FirstAtOrAfter(timestamp),
             };

@@ -13,6 +13,7 @@ pub mod parts;
 pub mod produce;
 pub mod read;
 pub mod record;
+pub mod topic_ids;
 pub mod validate;
 pub mod write;
 

@@ -54,7 +54,7 @@ fn group(id: &str) -> GroupId {
 }
 
 /// A connection to a broker that coordinates `id`.
-fn coordinator(broker: &Broker, id: &str) -> Raw {
+pub fn coordinator(broker: &Broker, id: &str) -> Raw {
     let mut raw = Raw::connect(broker);
     eventually("the coordinator serves", || {
         let find = FindCoordinatorRequest::default().with_coordinator_keys(vec![text(id)]);

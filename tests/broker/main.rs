@@ -12,5 +12,6 @@ mod offsets;
 mod produce;
 mod protocol;
 mod restart;
+mod topic_ids;
 mod topics;
 mod transactions;

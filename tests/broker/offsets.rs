@@ -238,7 +238,7 @@ fn special_timestamps_are_answered_from_the_version_that_has_them() {
         assert_eq!(raw.produce("special", partition, -1, batch).error_code, 0);
     }
     let refused = (UNSUPPORTED_VERSION, -1, -1, -1);
-    for version in 1..=10 {
+    for version in 1..=11 {
         let epoch = if version >= 4 { 0 } else { -1 };
         let since = |first, answer| if version >= first { answer } else { refused };
         let expected = [
@@ -247,7 +247,8 @@ fn special_timestamps_are_answered_from_the_version_that_has_them() {
             (-3, since(7, (0, 1004, 1, epoch))),
             (-4, since(8, (0, -1, 0, epoch))),
             (-5, since(9, (0, -1, -1, -1))),
-            (-6, refused),
+            (-6, since(11, (0, -1, -1, -1))),
+            (-7, refused),
             (i64::MIN, refused),
             (1001, (0, 1004, 1, epoch)),
             (i64::MAX, (0, -1, -1, -1)),

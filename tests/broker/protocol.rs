@@ -69,6 +69,52 @@ fn every_version_of_api_versions_lists_the_same_keys() {
 }
 
 #[test]
+fn every_version_of_kafka_4_2_is_served() {
+    /// Apache Kafka 4.2's ranges of what a client needs to produce and consume and to tend topics and groups.
+    const RANGES: &[(i16, i16, i16)] = &[
+        (0, 0, 13),
+        (1, 4, 18),
+        (2, 1, 11),
+        (3, 0, 13),
+        (8, 2, 10),
+        (9, 1, 10),
+        (10, 0, 6),
+        (11, 0, 9),
+        (12, 0, 4),
+        (13, 0, 5),
+        (14, 0, 5),
+        (15, 0, 6),
+        (16, 0, 5),
+        (18, 0, 4),
+        (19, 2, 7),
+        (20, 1, 6),
+        (21, 0, 2),
+        (22, 0, 5),
+        (23, 2, 4),
+        (32, 1, 4),
+        (33, 0, 2),
+        (35, 1, 4),
+        (37, 0, 3),
+        (42, 0, 2),
+        (44, 0, 1),
+        (47, 0, 0),
+        (60, 0, 2),
+        (61, 0, 0),
+        (74, 0, 1),
+        (75, 0, 0),
+    ];
+    let broker = Broker::start();
+    let response = Raw::connect(&broker).call(4, &api_versions());
+    for (key, min, max) in RANGES {
+        let api = response.api_keys.iter().find(|api| api.api_key == *key);
+        let api = api.unwrap_or_else(|| panic!("key {key} is not served"));
+        // A newer Kafka has newer versions; its minimums are the same.
+        assert_eq!(api.min_version, *min, "key {key}");
+        assert!(api.max_version >= *max, "key {key}: {} < {max}", api.max_version);
+    }
+}
+
+#[test]
 fn a_feature_with_minimum_0_is_left_out_before_version_4() {
     let broker = Broker::start();
     let mut raw = Raw::connect(&broker);

@@ -9,7 +9,7 @@ mod tests;
 use bytes::{Bytes, BytesMut};
 use kafka_protocol::protocol::{Encodable, HeaderVersion, Request};
 
-use super::api;
+use super::api::{self, Api};
 use super::frame::PREFIX_LEN;
 use super::header::CorrelationId;
 use super::read::{DecodeError, Reader};
@@ -23,8 +23,9 @@ const ELEMENTS_MAX: usize = 1 << 20;
 /// Decodes the body of a request of the API `T` in `version`. Strings and bytes share the frame's memory.
 /// What follows the last field is ignored, as Kafka does.
 pub fn decode<T: Request>(version: i16, body: &Bytes) -> Result<T, DecodeError> {
-    check(T::KEY, version, body)?;
-    T::decode(&mut body.clone(), version).map_err(|error| DecodeError::Message(error.to_string()))
+    let api = check(T::KEY, version, body)?.api;
+    T::decode(&mut body.clone(), api.codec_version(version))
+        .map_err(|error| DecodeError::Message(error.to_string()))
 }
 
 /// The whole frame of a response: size prefix, header and body.
@@ -46,16 +47,23 @@ pub fn encode<T: Encodable + HeaderVersion>(
     Ok(frame.freeze())
 }
 
-/// Walks a request of API `key` in `version` and returns the bytes that its fields take. Passes only if
-/// every count and length fits in what is there.
-fn check(key: i16, version: i16, body: &Bytes) -> Result<usize, DecodeError> {
+/// A request that passed the walk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Checked {
+    pub api: &'static Api,
+    /// The bytes that its fields take.
+    pub len: usize,
+}
+
+/// Walks a request of API `key` in `version`. Passes only if every count and length fits in what is there.
+pub(super) fn check(key: i16, version: i16, body: &Bytes) -> Result<Checked, DecodeError> {
     let unknown = DecodeError::Version { key, version };
     let api = api::lookup(key, version).map_err(|_| unknown.clone())?;
     let fields = schema::of(api.key).ok_or(unknown)?;
     let mut walk = Walk { version, flexible: version >= api.flexible, elements_left: ELEMENTS_MAX };
     let mut reader = Reader::new(body);
     walk.fields(fields, &mut reader)?;
-    Ok(reader.position())
+    Ok(Checked { api, len: reader.position() })
 }
 
 struct Walk {

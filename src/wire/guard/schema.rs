@@ -1,6 +1,6 @@
-//! The fields of every request that is decoded by kafka-protocol, as far as lengths go: derived from Kafka
-//! 4.2's message definitions (`clients/src/main/resources/common/message/*Request.json`). Tests hold them
-//! against the codecs version by version.
+//! The fields of every request that passes the gate, as far as lengths go: derived from Kafka 4.2's message
+//! definitions (`clients/src/main/resources/common/message/*Request.json`). Tests hold them against the codecs
+//! version by version.
 
 use crate::wire::ApiKey;
 
@@ -113,7 +113,8 @@ const OFFSET_COMMIT: &[Field] = &[
     since(7, STRING),
     until(4, INT64),
     all(Kind::Array(&[
-        all(STRING),
+        until(9, STRING),
+        since(10, UUID),
         all(Kind::Array(&[all(INT32), all(INT64), since(6, INT32), all(STRING)])),
     ])),
 ];
@@ -127,7 +128,7 @@ const OFFSET_FETCH: &[Field] = &[
             all(STRING),
             since(9, STRING),
             since(9, INT32),
-            all(Kind::Array(TOPIC_WITH_PARTITIONS)),
+            all(Kind::Array(&[until(9, STRING), since(10, UUID), all(INT32S)])),
         ]),
     ),
     since(7, BOOL),
