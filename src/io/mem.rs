@@ -51,11 +51,12 @@ pub enum Crash {
     Machine,
 }
 
-/// A planted bug: a sync that answers without having synced.
+/// A planted bug: an operation that answers without having been done.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Lies {
     pub sync_data: bool,
     pub sync_dir: bool,
+    pub truncate: bool,
 }
 
 /// The file system. Clones share it.
@@ -526,7 +527,9 @@ impl FileHandle for MemFile {
     fn truncate(&self, length: u64) -> io::Result<()> {
         let mut disk = self.disk()?;
         disk.enter(Operation::Truncate)?;
-        disk.contents(self.node)?.truncate(length as usize);
+        if !disk.lies.truncate {
+            disk.contents(self.node)?.truncate(length as usize);
+        }
         Ok(())
     }
 
@@ -615,7 +618,7 @@ mod tests {
     fn a_lying_sync_is_not_one() {
         let lost = (0..50).any(|seed| {
             let (files, file) = setup(seed);
-            files.set_lies(Lies { sync_data: true, sync_dir: false });
+            files.set_lies(Lies { sync_data: true, ..Lies::default() });
             write(&file, &[1; 1000], 0);
             file.sync_data().unwrap();
             files.crash(Crash::Machine);

@@ -77,7 +77,8 @@ struct Unlink {
 }
 
 impl<F: Files> Upkeep<F> {
-    pub fn new() -> Self {
+    /// `names_synced`: the names of all files that are there are known to be on the disk.
+    pub fn new(names_synced: bool) -> Self {
         Self {
             in_flight: false,
             rolled: VecDeque::new(),
@@ -91,7 +92,7 @@ impl<F: Files> Upkeep<F> {
             doomed: Vec::new(),
             unlinks: VecDeque::new(),
             retention_waits: None,
-            names_changed: 0,
+            names_changed: u64::from(!names_synced),
             names_synced: 0,
         }
     }
@@ -642,6 +643,8 @@ impl<F: Files> IndexWrite<F> {
             let length = pending.position + pending.bytes.len() as u64;
             if file.len().context("measure", &path)? > length {
                 file.truncate(length).context("truncate", &path)?;
+                // Else the rows could come back after a crash, and the log behind them is another one by then.
+                file.sync_data().context("sync", &path)?;
             }
             if !pending.bytes.is_empty() {
                 let mut bytes = [IoSlice::new(&pending.bytes)];

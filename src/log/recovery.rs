@@ -96,6 +96,7 @@ impl<F: Files> Log<F> {
         )?;
         loader.remove_stray_snapshots(&mut snapshots, &segments)?;
         let recovery_point = if loader.clean { end } else { recovery_point.min(end).max(first) };
+        let names_synced = loader.clean;
         let mut log = Log {
             context: Arc::clone(context),
             dir,
@@ -115,7 +116,8 @@ impl<F: Files> Log<F> {
             windows: VecDeque::new(),
             generation: 0,
             offline: false,
-            upkeep: Upkeep::new(),
+            // A process that was killed may have created the last file without a sync of the directory since.
+            upkeep: Upkeep::new(names_synced),
             counts: LogCounts::default(),
         };
         log.request_checkpoint();

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::*;
 use crate::base::clock::Timestamp;
 use crate::base::{PartitionIndex, ProducerEpoch, ProducerId};
-use crate::io::mem::{Fault, MemFiles, Operation};
+use crate::io::mem::{Crash, Fault, MemFiles, Operation};
 use crate::io::{FileHandle, OpenMode};
 use crate::wire::record::{BatchBuilder, BatchView, Batches, Compression};
 
@@ -425,6 +425,50 @@ fn damaged_or_missing_indexes_are_rebuilt() {
     assert_eq!(log.log_end(), Offset(40));
     for offset in 0..40 {
         assert_eq!(fetch(&mut log, offset, 1, 40), [offset]);
+    }
+}
+
+#[test]
+fn index_rows_that_recovery_took_do_not_come_back_after_a_loss_of_power() {
+    for seed in 0..20 {
+        let files = MemFiles::new(seed);
+        let bench = Bench { context: Arc::new(LogContext::new(files.clone())), config: config(1 << 20) };
+        let mut log = bench.open(Offset::ZERO, false);
+        for number in 0..10 {
+            append(&mut log, vec![batch(1, number)]);
+        }
+        log.close(at(0)).unwrap();
+        drop(log);
+        let index = Path::new("/t-0/00000000000000000000.index");
+        assert!(!files.read_small(index, 1000).unwrap().is_empty());
+        let path = Path::new("/t-0/00000000000000000000.log");
+        files.open(path, OpenMode::Write).unwrap().truncate(10).unwrap();
+        assert_eq!(bench.open(Offset::ZERO, false).log_end(), Offset::ZERO);
+        files.crash(Crash::Machine);
+        assert!(files.read_small(index, 1000).unwrap().is_empty(), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_flush_after_a_killed_process_also_covers_the_names_it_had_made() {
+    for seed in 0..20 {
+        let files = MemFiles::new(seed);
+        let bench = Bench { context: Arc::new(LogContext::new(files.clone())), config: config(150) };
+        let mut log = bench.open(Offset::ZERO, false);
+        append(&mut log, vec![batch(1, 0)]);
+        let flush = log.flush_job().expect("there is a record");
+        log.finish_flush(flush.run(), at(0)).unwrap();
+        // Rolls into a file that it creates itself, and is killed before the slow part of the roll.
+        append(&mut log, vec![batch(2, 1)]);
+        assert_eq!(log.segment_count(), 2);
+        drop(log);
+        files.crash(Crash::Process);
+        let mut log = bench.open(Offset::ZERO, false);
+        let flush = log.flush_job().expect("nothing was flushed by this process");
+        assert_eq!(log.finish_flush(flush.run(), at(0)).unwrap(), Offset(3));
+        drop(log);
+        files.crash(Crash::Machine);
+        assert_eq!(bench.open(Offset::ZERO, false).log_end(), Offset(3), "seed {seed}");
     }
 }
 

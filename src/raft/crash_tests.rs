@@ -246,6 +246,6 @@ fn on_a_full_disk_topics_can_be_deleted_and_none_created() {
 /// The check is checked: a disk that only says it synced must be caught.
 #[test]
 fn a_lying_disk_is_found_out() {
-    let lies = Lies { sync_data: true, sync_dir: false };
+    let lies = Lies { sync_data: true, ..Lies::default() };
     assert!(!run(seeds(30), lies).is_empty());
 }

@@ -11,7 +11,9 @@ pub struct ModelBatch {
     pub next: i64,
     pub epoch: LeaderEpoch,
     pub producer: Option<(ProducerId, i32)>,
-    pub bytes: Vec<u8>,
+    /// Where it lies among the bytes of all.
+    pub position: usize,
+    pub length: usize,
     /// Of its records.
     pub timestamps: Vec<i64>,
     /// What was sent, to send it again.
@@ -19,7 +21,7 @@ pub struct ModelBatch {
 }
 
 impl ModelBatch {
-    pub fn new(sent: Batch, appended: &Batch, timestamps: Vec<i64>) -> Self {
+    fn new(position: usize, sent: Batch, appended: &Batch, timestamps: Vec<i64>) -> Self {
         let head = &appended.head;
         let producer = head.producer_id().is_some().then(|| (head.producer_id(), head.last_sequence()));
         Self {
@@ -27,7 +29,8 @@ impl ModelBatch {
             next: head.next_offset().0,
             epoch: head.leader_epoch(),
             producer,
-            bytes: [head.as_bytes(), &appended.body].concat(),
+            position,
+            length: head.as_bytes().len() + appended.body.len(),
             timestamps,
             sent,
         }
@@ -37,7 +40,9 @@ impl ModelBatch {
 /// All batches that were ever appended and not truncated, those that retention took included.
 #[derive(Default)]
 pub struct Model {
-    pub batches: Vec<ModelBatch>,
+    batches: Vec<ModelBatch>,
+    /// Of all batches, one after the other.
+    bytes: Vec<u8>,
     /// The log's end.
     pub end: i64,
     /// Where the log starts for clients.
@@ -52,9 +57,24 @@ pub struct Model {
 }
 
 impl Model {
+    /// `sent` was appended; `appended` is what the log made of it.
+    pub fn push(&mut self, sent: Batch, appended: &Batch, timestamps: Vec<i64>) {
+        let batch = ModelBatch::new(self.bytes.len(), sent, appended, timestamps);
+        self.end = batch.next;
+        self.bytes.extend_from_slice(appended.head.as_bytes());
+        self.bytes.extend_from_slice(&appended.body);
+        self.batches.push(batch);
+    }
+
+    /// The last end of a batch at or before `offset`.
+    pub fn whole_before(&self, offset: i64) -> i64 {
+        self.batches.iter().rfind(|batch| batch.next <= offset).map_or(0, |batch| batch.next)
+    }
+
     /// The log ends at `end` now.
     pub fn cut(&mut self, end: i64) {
-        self.batches.retain(|batch| batch.next <= end);
+        self.batches.truncate(self.batches.partition_point(|batch| batch.next <= end));
+        self.bytes.truncate(self.batches.last().map_or(0, |last| last.position + last.length));
         self.end = end;
         self.start = self.start.min(end);
         self.start_max = self.start_max.min(end);
@@ -62,14 +82,20 @@ impl Model {
     }
 
     /// The bytes from the batch that holds `offset` up to the last batch below `bound`.
-    pub fn bytes(&self, offset: i64, bound: i64) -> Vec<u8> {
-        let wanted = self.batches.iter().filter(|batch| batch.next > offset && batch.next <= bound);
-        wanted.flat_map(|batch| batch.bytes.iter().copied()).collect()
+    pub fn bytes(&self, offset: i64, bound: i64) -> &[u8] {
+        let first = self.batches.partition_point(|batch| batch.next <= offset);
+        let end = self.batches.partition_point(|batch| batch.next <= bound);
+        match self.batches.get(first..end) {
+            Some([first, .., last]) => &self.bytes[first.position..last.position + last.length],
+            Some([only]) => &self.bytes[only.position..only.position + only.length],
+            _ => &[],
+        }
     }
 
     /// The batch that holds `offset`.
     pub fn batch_at(&self, offset: i64) -> Option<&ModelBatch> {
-        self.batches.iter().find(|batch| batch.first <= offset && offset < batch.next)
+        let place = self.batches.partition_point(|batch| batch.next <= offset);
+        self.batches.get(place).filter(|batch| batch.first <= offset)
     }
 
     /// The last batch of a producer.
@@ -83,6 +109,15 @@ impl Model {
         let records = self.batches.iter().flat_map(|batch| (batch.first..).zip(&batch.timestamps));
         let found = records.filter(|(offset, _)| *offset >= self.start).find(|(_, stamp)| **stamp >= time);
         found.map(|(offset, stamp)| (offset, *stamp))
+    }
+
+    /// The first record with the greatest timestamp from offset `from` on.
+    pub fn youngest(&self, from: i64) -> Option<(i64, i64)> {
+        let records = self.batches.iter().flat_map(|batch| (batch.first..).zip(&batch.timestamps));
+        let readable = records.filter(|(offset, _)| *offset >= from);
+        // Of equals the first.
+        let youngest = readable.max_by_key(|(offset, stamp)| (**stamp, std::cmp::Reverse(*offset)));
+        youngest.map(|(offset, stamp)| (offset, *stamp))
     }
 
     /// The offset after the last record of `epoch`, for epochs that have records and are not the last.

@@ -1,7 +1,11 @@
 //! Seeded simulations: production code over faulty, forgetful files, against a model.
 //!
 //! Each test runs fixed seeds and a fresh one. A failure prints its seed; `KURING_SEED=<seed> cargo test --test
-//! sim` runs just that one again, the same to the last step.
+//! sim` runs just that one again, the same to the last step. `KURING_SEEDS=<count>` runs more.
+
+use std::num::NonZero;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 mod kafka;
 mod legacy;
@@ -14,21 +18,34 @@ fn seeds(fixed: u64) -> Vec<u64> {
     match std::env::var("KURING_SEED") {
         Ok(seed) => vec![seed.parse().expect("KURING_SEED is a number")],
         Err(_) => {
+            let more = std::env::var("KURING_SEEDS").map(|count| count.parse().expect("a number of seeds"));
+            let fixed = more.unwrap_or(fixed);
             let fresh = kuring::base::random::Random::from_os().next_u64() >> 16;
             (0..fixed).chain([fresh]).collect()
         }
     }
 }
 
-/// Runs `simulate` for each seed and panics with the first that fails.
-fn run_seeds(fixed: u64, simulate: impl Fn(u64) -> Result<(), String>) {
-    for seed in seeds(fixed) {
-        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| simulate(seed)));
-        let failure = match outcome {
-            Ok(Ok(())) => continue,
-            Ok(Err(failure)) => failure,
-            Err(_) => "it panicked, see above".to_owned(),
-        };
+/// Runs `simulate` for each seed, on all processors, and panics with one that fails.
+fn run_seeds(fixed: u64, simulate: impl Fn(u64) -> Result<(), String> + Sync) {
+    let seeds = seeds(fixed);
+    let next = AtomicUsize::new(0);
+    let failed = Mutex::new(None);
+    let work = || {
+        while let Some(seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| simulate(*seed)));
+            let failure = match outcome {
+                Ok(Ok(())) => continue,
+                Ok(Err(failure)) => failure,
+                Err(_) => "it panicked, see above".to_owned(),
+            };
+            next.store(seeds.len(), Ordering::Relaxed);
+            *failed.lock().expect("it is only assigned to") = Some((*seed, failure));
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+    if let Some((seed, failure)) = failed.into_inner().expect("it is only assigned to") {
         panic!("seed {seed}: {failure}\nreplay with KURING_SEED={seed} cargo test --test sim");
     }
 }
