@@ -99,7 +99,7 @@ fn every_module_of_the_tree_is_declared_in_lib_rs() {
 #[test]
 fn unsafe_stays_in_io() {
     let mut broken = Broken::default();
-    for source in rust_sources(&["src", "tests", "benches"]) {
+    for source in rust_sources(&["src", "tests", "benches", "fuzz"]) {
         if source.is_under("src/io") {
             continue;
         }
@@ -127,7 +127,7 @@ fn only_io_and_shard_name_the_runtime() {
 #[test]
 fn files_stay_short() {
     let mut broken = Broken::default();
-    for source in rust_sources(&["src", "tests", "benches"]) {
+    for source in rust_sources(&["src", "tests", "benches", "fuzz"]) {
         let lines = source.text.lines().count();
         let limit = if source.path == "src/main.rs" { MAIN_LINES_MAX } else { LINES_MAX };
         if lines > limit {
@@ -140,7 +140,7 @@ fn files_stay_short() {
 #[test]
 fn every_module_says_what_it_is_for() {
     let mut broken = Broken::default();
-    for source in rust_sources(&["src", "tests", "benches"]) {
+    for source in rust_sources(&["src", "tests", "benches", "fuzz"]) {
         if source.path != "src/main.rs" && !source.is_tests() && !source.text.starts_with("//! ") {
             broken.add(&source.path, 1, "does not start with a `//!` header".to_string());
         }
@@ -160,7 +160,7 @@ fn nothing_is_left_unfinished_or_silenced() {
         "#[ignore",
     ];
     let mut broken = Broken::default();
-    for source in rust_sources(&["src", "tests", "benches"]) {
+    for source in rust_sources(&["src", "tests", "benches", "fuzz"]) {
         for (index, line) in source.code.lines().enumerate() {
             for forbidden in FORBIDDEN.iter().filter(|forbidden| line.contains(*forbidden)) {
                 broken.add(&source.path, index + 1, format!("`{forbidden}`"));

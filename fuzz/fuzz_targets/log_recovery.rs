@@ -1,0 +1,4 @@
+//! See `src/lib.rs`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| kuring_fuzz::run("log_recovery", data));
