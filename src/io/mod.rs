@@ -9,6 +9,7 @@ pub mod cached;
 mod cgroup;
 pub mod chunk;
 pub mod cpu;
+mod journal;
 pub mod limits;
 pub mod mem;
 pub mod net;

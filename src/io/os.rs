@@ -8,6 +8,7 @@ use std::path::Path;
 use rustix::fs::FallocateFlags;
 use rustix::io::ReadWriteFlags;
 
+use super::journal::journal;
 use super::{DirEntry, FileHandle, Files, OpenMode};
 
 /// The kernel takes at most this many buffers per call (`IOV_MAX`).
@@ -62,11 +63,22 @@ impl Files for OsFiles {
                 options.write(true).create_new(true);
             }
         }
-        options.open(path).map(OsFile)
+        let Some(journal) = journal() else { return options.open(path).map(OsFile) };
+        let is_new = matches!(mode, OpenMode::Create | OpenMode::CreateNew) && !path.try_exists()?;
+        let file = options.open(path)?;
+        if is_new {
+            journal.created(path)?;
+        }
+        Ok(OsFile(file))
     }
 
     fn create_dir_all(&self, path: &Path) -> io::Result<()> {
-        std::fs::create_dir_all(path)
+        let is_new = journal().is_some() && !path.try_exists()?;
+        std::fs::create_dir_all(path)?;
+        match journal() {
+            Some(journal) if is_new => journal.created(path),
+            _ => Ok(()),
+        }
     }
 
     fn list(&self, path: &Path) -> io::Result<Vec<DirEntry>> {
@@ -86,11 +98,21 @@ impl Files for OsFiles {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        std::fs::rename(from, to)
+        let rename = || std::fs::rename(from, to);
+        match journal() {
+            None => rename(),
+            Some(journal) => {
+                journal.changing(&format!("rename {} {}", from.display(), to.display()), to, rename)
+            }
+        }
     }
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {
-        std::fs::remove_file(path)
+        let remove = || std::fs::remove_file(path);
+        match journal() {
+            None => remove(),
+            Some(journal) => journal.changing(&format!("remove {}", path.display()), path, remove),
+        }
     }
 
     fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
@@ -98,7 +120,19 @@ impl Files for OsFiles {
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        File::open(path)?.sync_all()
+        let Some(journal) = journal() else { return File::open(path)?.sync_all() };
+        let lines = journal.lines();
+        File::open(path)?.sync_all()?;
+        journal.synced_dir(path, lines)
+    }
+}
+
+impl OsFile {
+    fn sync(&self, sync: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
+        let Some(journal) = journal() else { return sync(&self.0) };
+        let covered = journal.covered(&self.0)?;
+        sync(&self.0)?;
+        journal.synced(&covered)
     }
 }
 
@@ -149,7 +183,11 @@ impl FileHandle for OsFile {
     }
 
     fn truncate(&self, length: u64) -> io::Result<()> {
-        self.0.set_len(length)
+        self.0.set_len(length)?;
+        match journal() {
+            None => Ok(()),
+            Some(journal) => journal.truncated(&self.0, length),
+        }
     }
 
     fn preallocate(&self, position: u64, length: u64) -> io::Result<()> {
@@ -161,18 +199,22 @@ impl FileHandle for OsFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.0.sync_data()
+        self.sync(File::sync_data)
     }
 
     fn sync_all(&self) -> io::Result<()> {
-        self.0.sync_all()
+        self.sync(File::sync_all)
     }
 }
 
 /// Syncs the whole file system that `file` lies on (`syncfs`). Since Linux 5.8 it reports write-back errors
 /// that came since the file was opened.
 pub fn sync_file_system(file: &OsFile) -> io::Result<()> {
-    rustix::fs::syncfs(&file.0).map_err(Into::into)
+    let sync = || rustix::fs::syncfs(&file.0).map_err(Into::into);
+    match journal() {
+        None => sync(),
+        Some(journal) => journal.sync_file_system(&file.0, sync),
+    }
 }
 
 #[cfg(test)]

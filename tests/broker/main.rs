@@ -3,6 +3,7 @@
 
 mod commands;
 mod configs;
+mod crash;
 mod fetch;
 mod group_rules;
 mod groups;

@@ -31,6 +31,7 @@ pub struct Broker {
     process: Option<Process>,
     directory: TempDir,
     settings: Vec<(String, String)>,
+    environment: Vec<(String, String)>,
     shards: usize,
     bootstrap: String,
     ready_line: String,
@@ -53,22 +54,34 @@ impl Broker {
 
     /// `settings` are broker properties; a `~` in a value stands for the broker's own temporary directory.
     pub fn with(shards: usize, settings: &[(&str, &str)]) -> Self {
+        let mut broker = Self::stopped(shards, settings);
+        broker.launch();
+        broker
+    }
+
+    /// As [`Self::with`], to be started by [`Self::start_again`].
+    pub fn stopped(shards: usize, settings: &[(&str, &str)]) -> Self {
         let directory =
             tempfile::Builder::new().prefix("kuring-test-").tempdir().expect("a temporary directory");
         let own = directory.path().to_string_lossy().into_owned();
         let settings =
             settings.iter().map(|(name, value)| (name.to_string(), value.replace('~', &own))).collect();
-        let mut broker = Self {
+        Self {
             process: None,
             directory,
             settings,
+            environment: Vec::new(),
             shards,
             bootstrap: String::new(),
             ready_line: String::new(),
             log: Log::default(),
-        };
-        broker.launch();
-        broker
+        }
+    }
+
+    /// Sets a variable for the starts to come.
+    pub fn set_environment(&mut self, name: &str, value: &str) {
+        self.environment.retain(|(known, _)| known != name);
+        self.environment.push((name.to_string(), value.to_string()));
     }
 
     pub fn is_kafka() -> bool {
@@ -128,6 +141,12 @@ impl Broker {
         self.launch();
     }
 
+    /// Starts a stopped broker that may end by itself before it is ready; tells whether it became ready.
+    pub fn try_start_again(&mut self) -> bool {
+        assert!(self.process.is_none(), "stop it first");
+        self.launch_kuring().is_ok()
+    }
+
     pub fn is_alive(&mut self) -> bool {
         match &mut self.process {
             Some(Process::Kuring(child)) => matches!(child.try_wait(), Ok(None)),
@@ -144,10 +163,14 @@ impl Broker {
     }
 
     fn launch(&mut self) {
-        if Self::is_kafka() { self.launch_kafka() } else { self.launch_kuring() }
+        if Self::is_kafka() {
+            self.launch_kafka();
+        } else if let Err(problem) = self.launch_kuring() {
+            panic!("{problem}\n{}", self.log());
+        }
     }
 
-    fn launch_kuring(&mut self) {
+    fn launch_kuring(&mut self) -> Result<(), String> {
         let port = self.bootstrap.rsplit_once(':').map_or("0", |(_, port)| port).to_string();
         let mut command = Command::new(env!("CARGO_BIN_EXE_kuring"));
         command.current_dir(self.directory.path()).arg("serve");
@@ -166,6 +189,7 @@ impl Broker {
             set(name, value);
         }
         let mut child = command
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -178,8 +202,8 @@ impl Broker {
         self.process = Some(Process::Kuring(child));
         self.ready_line = match line {
             Ok(line) => line,
-            Err(RecvTimeoutError::Timeout) => panic!("no ready line within {PATIENCE:?}\n{}", self.log()),
-            Err(RecvTimeoutError::Disconnected) => panic!("kuring ended before it was ready\n{}", self.log()),
+            Err(RecvTimeoutError::Timeout) => return Err(format!("no ready line within {PATIENCE:?}")),
+            Err(RecvTimeoutError::Disconnected) => return Err("kuring ended before it was ready".to_string()),
         };
         self.bootstrap = self
             .ready_line
@@ -187,6 +211,7 @@ impl Broker {
             .find(|word| word.starts_with("127.0.0.1:"))
             .unwrap_or_else(|| panic!("no bootstrap address in {:?}", self.ready_line))
             .to_string();
+        Ok(())
     }
 
     fn launch_kafka(&mut self) {

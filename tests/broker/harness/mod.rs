@@ -3,6 +3,7 @@
 pub mod batch;
 pub mod broker;
 pub mod client;
+pub mod disk;
 pub mod raw;
 
 pub use broker::Broker;
