@@ -1,8 +1,10 @@
 //! What a handler knows of the connection it serves.
 
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::fetch_session::SessionCache;
 use crate::base::{PartitionIndex, ShardId};
@@ -23,11 +25,23 @@ pub struct Client {
     pub listener: ListenerName,
     pub peer: SocketAddr,
     pub sessions: FetchSessions,
+    waited: Cell<Duration>,
 }
 
 impl Client {
     pub fn new(shard: Rc<Shard>, listener: ListenerName, peer: SocketAddr, sessions: FetchSessions) -> Self {
-        Self { shard, listener, peer, sessions }
+        Self { shard, listener, peer, sessions, waited: Cell::new(Duration::ZERO) }
+    }
+
+    /// Notes how long the request in service was parked at owners. Those of Produce, which overlap, note it in
+    /// the poll that makes them ready.
+    pub fn note_waited(&self, waited: Duration) {
+        self.waited.set(self.waited.get() + waited);
+    }
+
+    /// What was noted since the last call.
+    pub fn take_waited(&self) -> Duration {
+        self.waited.take()
     }
 
     /// Has the controller carry out `command`; durable and applied on every shard when it returns.

@@ -51,11 +51,11 @@ pub(super) async fn handle(client: &Rc<Client>, header: &RequestHeader, body: &B
     };
     if request.replica_id != BrokerId(-1) {
         // No follower exists on one node: whoever says it is one is not in the cluster.
-        return encode(header, failure(ErrorCode::NotLeaderOrFollower), Vec::new());
+        return encode(client, header, failure(ErrorCode::NotLeaderOrFollower), Vec::new());
     }
     let context = match client.sessions.begin(&request, header.version >= fetch::TOPIC_ID_VERSION) {
         Ok(context) => context,
-        Err(code) => return encode(header, failure(code), Vec::new()),
+        Err(code) => return encode(client, header, failure(code), Vec::new()),
     };
     let _busy = InUse { client, context: &context };
     let image = client.shard.image();
@@ -222,11 +222,13 @@ async fn ask_all(
         pending.push(async move { (number, reply.await) });
     }
     let mut hurried = bytes_min.is_none();
+    let mut longest_wait = Duration::ZERO;
     while let Some((number, reply)) = pending.next().await {
         waiting.handles[number] = None;
-        let Reply::Fetch(FetchReply { parts }) = reply else {
+        let Reply::Fetch(FetchReply { parts, waited }) = reply else {
             crate::base::fatal("a fetch got another request's answer");
         };
+        longest_wait = longest_wait.max(waited);
         for (&place, part) in shares[number].places.iter().zip(parts) {
             merged[place].take(part);
         }
@@ -239,6 +241,7 @@ async fn ask_all(
             }
         }
     }
+    client.note_waited(longest_wait);
 }
 
 /// Keeps the whole answer within `bytes_max`: each owner kept to it alone. The first partition with data
@@ -282,10 +285,13 @@ fn respond(client: &Client, header: &RequestHeader, context: &Context, merged: V
                 topics.push(FetchTopicResponse { topic: key.topic.clone(), partitions: vec![part.response] })
             }
         }
+        if let Some(range) = &part.range {
+            client.shard.counters.fetched_bytes.add(u64::from(range.length));
+        }
         ranges.push(part.range);
     }
     let response = FetchResponse { session_id: context.session_id, topics, ..Default::default() };
-    encode(header, response, ranges)
+    encode(client, header, response, ranges)
 }
 
 fn failure(code: ErrorCode) -> FetchResponse {
@@ -293,10 +299,15 @@ fn failure(code: ErrorCode) -> FetchResponse {
 }
 
 fn encode(
+    client: &Client,
     header: &RequestHeader,
     response: FetchResponse,
     mut ranges: Vec<Option<FileRange<OsFiles>>>,
 ) -> Outcome {
+    client.shard.requests.error_code(header.api, response.error);
+    for partition in response.topics.iter().flat_map(|topic| &topic.partitions) {
+        client.shard.requests.error_code(header.api, partition.error);
+    }
     let encoded = match response.encode(header.version, header.correlation_id) {
         Ok(encoded) => encoded,
         Err(error) => {

@@ -53,6 +53,14 @@ struct Session {
 
 type Sessions = HashMap<SessionId, Session, ahash::RandomState>;
 
+/// How full a cache is.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct SessionFigures {
+    pub sessions: usize,
+    pub partitions: usize,
+    pub evictions: u64,
+}
+
 /// The sessions of one shard.
 pub struct SessionCache {
     sessions: RefCell<Sessions>,
@@ -88,6 +96,15 @@ impl SessionCache {
             random: RefCell::new(Random::from_os()),
             evictions: Cell::new(0),
         })
+    }
+
+    /// Open sessions, the partitions in them, and how many sessions had to make room for others.
+    pub fn figures(&self) -> SessionFigures {
+        SessionFigures {
+            sessions: self.sessions.borrow().len(),
+            partitions: self.partitions_held.get(),
+            evictions: self.evictions.get(),
+        }
     }
 
     /// Sessions that had to give way to newer ones.

@@ -187,6 +187,11 @@ impl Driver {
         self.unload_all();
     }
 
+    /// Looks at the coordinator without changing it.
+    pub fn look<R>(&self, look: impl FnOnce(&Coordinator) -> R) -> R {
+        look(&self.coordinator.borrow())
+    }
+
     /// Runs `act` on the coordinator and does what it asks for.
     pub(super) fn drive<R>(self: &Rc<Self>, act: impl FnOnce(&mut Coordinator, Now) -> R) -> R {
         let (result, effects, deadline) = {

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use kafka_protocol::protocol::{Encodable, HeaderVersion, Request};
 
+use super::errors::ErrorCodes;
 use super::{
     Client, Outcome, answer, api_versions, configs, create_partitions, create_topics, delete_records,
     delete_topics, describe_cluster, describe_log_dirs, describe_producers, describe_topic_partitions, fetch,
@@ -34,90 +35,96 @@ pub(super) fn handler(key: ApiKey) -> Option<Handler> {
             |client, header, body| Box::pin(async move { fetch::handle(client, header, &body).await })
         }
         ApiKey::ListOffsets => |client, header, body| {
-            typed(header, body, move |request| list_offsets::handle(client, header.version, request))
+            typed(client, header, body, move |request| list_offsets::handle(client, header.version, request))
         },
         ApiKey::Metadata => |client, header, body| {
-            typed(header, body, move |request| metadata::handle(client, header.version, request))
+            typed(client, header, body, move |request| metadata::handle(client, header.version, request))
         },
         ApiKey::OffsetCommit => |client, header, body| {
             let decoded = topic_ids::offset_commit(header.version, &body);
-            serve(header, decoded, move |request| offsets::commit(client, header, request))
+            serve(client, header, decoded, move |request| offsets::commit(client, header, request))
         },
         ApiKey::OffsetFetch => |client, header, body| {
             let decoded = topic_ids::offset_fetch(header.version, &body);
-            serve(header, decoded, move |request| offsets::fetch(client, header, request))
+            serve(client, header, decoded, move |request| offsets::fetch(client, header, request))
         },
         ApiKey::FindCoordinator => |client, header, body| {
-            typed(header, body, move |request| find_coordinator::handle(client, header.version, request))
+            typed(client, header, body, move |request| {
+                find_coordinator::handle(client, header.version, request)
+            })
         },
-        ApiKey::JoinGroup => {
-            |client, header, body| typed(header, body, move |request| groups::join(client, header, request))
-        }
+        ApiKey::JoinGroup => |client, header, body| {
+            typed(client, header, body, move |request| groups::join(client, header, request))
+        },
         ApiKey::Heartbeat => |client, header, body| {
-            typed(header, body, move |request| groups::heartbeat(client, header, request))
+            typed(client, header, body, move |request| groups::heartbeat(client, header, request))
         },
-        ApiKey::LeaveGroup => {
-            |client, header, body| typed(header, body, move |request| groups::leave(client, header, request))
-        }
-        ApiKey::SyncGroup => {
-            |client, header, body| typed(header, body, move |request| groups::sync(client, header, request))
-        }
+        ApiKey::LeaveGroup => |client, header, body| {
+            typed(client, header, body, move |request| groups::leave(client, header, request))
+        },
+        ApiKey::SyncGroup => |client, header, body| {
+            typed(client, header, body, move |request| groups::sync(client, header, request))
+        },
         ApiKey::DescribeGroups => |client, header, body| {
-            typed(header, body, move |request| groups::describe(client, header, request))
+            typed(client, header, body, move |request| groups::describe(client, header, request))
         },
-        ApiKey::ListGroups => {
-            |client, header, body| typed(header, body, move |request| groups::list(client, header, request))
-        }
-        ApiKey::ApiVersions => |_, header, body| {
-            typed(header, body, move |request| api_versions::handle(header.version, request))
+        ApiKey::ListGroups => |client, header, body| {
+            typed(client, header, body, move |request| groups::list(client, header, request))
+        },
+        ApiKey::ApiVersions => |client, header, body| {
+            typed(client, header, body, move |request| api_versions::handle(header.version, request))
         },
         ApiKey::CreateTopics => |client, header, body| {
-            typed(header, body, move |request| create_topics::handle(client, header.version, request))
+            typed(client, header, body, move |request| create_topics::handle(client, header.version, request))
         },
         ApiKey::DeleteTopics => |client, header, body| {
-            typed(header, body, move |request| delete_topics::handle(client, header.version, request))
+            typed(client, header, body, move |request| delete_topics::handle(client, header.version, request))
         },
-        ApiKey::DeleteRecords => {
-            |client, header, body| typed(header, body, move |request| delete_records::handle(client, request))
-        }
+        ApiKey::DeleteRecords => |client, header, body| {
+            typed(client, header, body, move |request| delete_records::handle(client, request))
+        },
         ApiKey::InitProducerId => |client, header, body| {
-            typed(header, body, move |request| init_producer_id::handle(client, request))
+            typed(client, header, body, move |request| init_producer_id::handle(client, request))
         },
         ApiKey::OffsetForLeaderEpoch => |client, header, body| {
-            typed(header, body, move |request| offset_for_leader_epoch::handle(client, request))
+            typed(client, header, body, move |request| offset_for_leader_epoch::handle(client, request))
         },
         ApiKey::DescribeConfigs => |client, header, body| {
-            typed(header, body, move |request| configs::handle_describe(client, request))
+            typed(client, header, body, move |request| configs::handle_describe(client, request))
         },
-        ApiKey::AlterConfigs => {
-            |client, header, body| typed(header, body, move |request| configs::handle_alter(client, request))
-        }
+        ApiKey::AlterConfigs => |client, header, body| {
+            typed(client, header, body, move |request| configs::handle_alter(client, request))
+        },
         ApiKey::DescribeLogDirs => |client, header, body| {
-            typed(header, body, move |request| describe_log_dirs::handle(client, header.version, request))
+            typed(client, header, body, move |request| {
+                describe_log_dirs::handle(client, header.version, request)
+            })
         },
         ApiKey::CreatePartitions => |client, header, body| {
-            typed(header, body, move |request| create_partitions::handle(client, request))
+            typed(client, header, body, move |request| create_partitions::handle(client, request))
         },
-        ApiKey::DeleteGroups => {
-            |client, header, body| typed(header, body, move |request| groups::delete(client, header, request))
-        }
+        ApiKey::DeleteGroups => |client, header, body| {
+            typed(client, header, body, move |request| groups::delete(client, header, request))
+        },
         ApiKey::IncrementalAlterConfigs => |client, header, body| {
-            typed(header, body, move |request| configs::handle_incremental_alter(client, request))
+            typed(client, header, body, move |request| configs::handle_incremental_alter(client, request))
         },
         ApiKey::OffsetDelete => |client, header, body| {
-            typed(header, body, move |request| offsets::delete(client, header, request))
+            typed(client, header, body, move |request| offsets::delete(client, header, request))
         },
         ApiKey::DescribeCluster => |client, header, body| {
-            typed(header, body, move |request| describe_cluster::handle(client, header.version, request))
+            typed(client, header, body, move |request| {
+                describe_cluster::handle(client, header.version, request)
+            })
         },
         ApiKey::DescribeProducers => |client, header, body| {
-            typed(header, body, move |request| describe_producers::handle(client, request))
+            typed(client, header, body, move |request| describe_producers::handle(client, request))
         },
         ApiKey::ListConfigResources => |client, header, body| {
-            typed(header, body, move |request| configs::handle_list(client, header.version, request))
+            typed(client, header, body, move |request| configs::handle_list(client, header.version, request))
         },
         ApiKey::DescribeTopicPartitions => |client, header, body| {
-            typed(header, body, move |request| describe_topic_partitions::handle(client, request))
+            typed(client, header, body, move |request| describe_topic_partitions::handle(client, request))
         },
         _ => return None,
     };
@@ -125,24 +132,30 @@ pub(super) fn handler(key: ApiKey) -> Option<Handler> {
 }
 
 /// Decodes, handles and encodes a request that kafka-protocol decodes.
-fn typed<'a, Q, S, F>(header: &'a RequestHeader, body: Bytes, handle: impl FnOnce(Q) -> F + 'a) -> Serving<'a>
+fn typed<'a, Q, S, F>(
+    client: &'a Rc<Client>,
+    header: &'a RequestHeader,
+    body: Bytes,
+    handle: impl FnOnce(Q) -> F + 'a,
+) -> Serving<'a>
 where
     Q: Request + 'a,
-    S: Encodable + HeaderVersion,
+    S: Encodable + HeaderVersion + ErrorCodes,
     F: Future<Output = S> + 'a,
 {
-    serve(header, guard::decode::<Q>(header.version, &body), handle)
+    serve(client, header, guard::decode::<Q>(header.version, &body), handle)
 }
 
 /// Handles and encodes a request of kafka-protocol's types.
 fn serve<'a, Q, S, F>(
+    client: &'a Rc<Client>,
     header: &'a RequestHeader,
     decoded: Result<Q, DecodeError>,
     handle: impl FnOnce(Q) -> F + 'a,
 ) -> Serving<'a>
 where
     Q: Request + 'a,
-    S: Encodable + HeaderVersion,
+    S: Encodable + HeaderVersion + ErrorCodes,
     F: Future<Output = S> + 'a,
 {
     Box::pin(async move {
@@ -151,6 +164,7 @@ where
             Err(error) => return malformed(header, error),
         };
         let response = handle(request).await;
+        response.each_error(&mut |code| client.shard.requests.error(header.api, code));
         let version = header.api.codec_version(header.version);
         answer(header, guard::encode(version, header.correlation_id, &response))
     })

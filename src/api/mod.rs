@@ -17,6 +17,7 @@ pub mod describe_cluster;
 pub mod describe_log_dirs;
 pub mod describe_producers;
 pub mod describe_topic_partitions;
+mod errors;
 mod fetch;
 mod fetch_session;
 mod find_coordinator;
@@ -38,7 +39,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 
 pub use client::{Client, FetchSessions};
-pub use fetch_session::SessionCache;
+pub use fetch_session::{SessionCache, SessionFigures};
 
 use crate::io::os::OsFiles;
 use crate::log::FileRange;
@@ -66,6 +67,14 @@ impl Piece {
 
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Bytes on the wire.
+    pub fn sent_len(&self) -> u64 {
+        match self {
+            Piece::Bytes(bytes) => bytes.len() as u64,
+            Piece::File(range) => u64::from(range.length),
+        }
     }
 }
 

@@ -49,6 +49,7 @@ pub async fn begin(
         produce::Acks::All => Acks::All,
         produce::Acks::Invalid(_) => {
             let response = refuse_all(&request, ErrorCode::InvalidRequiredAcks);
+            count_errors(client, header, &response);
             return done(answer(header, response.encode(header.version, header.correlation_id)));
         }
     };
@@ -59,6 +60,7 @@ pub async fn begin(
             return done(Outcome::Close(refused));
         }
         let response = refuse_all(&request, ErrorCode::InvalidTxnState);
+        count_errors(client, header, &response);
         return done(answer(header, response.encode(header.version, header.correlation_id)));
     }
     let image = client.shard.image();
@@ -75,16 +77,20 @@ pub async fn begin(
     let header = header.clone();
     let client = client.clone();
     Box::pin(async move {
+        let mut longest_wait = Duration::ZERO;
         for SentShare { pending, places } in sent {
-            let Reply::Append(AppendReply { parts, spent }) = pending.await else {
+            let Reply::Append(AppendReply { parts, spent, waited }) = pending.await else {
                 crate::base::fatal("an append got another request's answer");
             };
             drop(spent);
+            longest_wait = longest_wait.max(waited);
             for (Place { topic, partition }, result) in places.into_iter().zip(parts) {
                 let partition = &mut response.topics[topic].partitions[partition];
                 *partition = partition_response(partition.index, result);
             }
         }
+        client.note_waited(longest_wait);
+        count_errors(&client, &header, &response);
         if acks == Acks::None {
             return match first_error(&response) {
                 None => Outcome::Silent,
@@ -165,6 +171,12 @@ fn partition_response(
             response.record_errors = error.record_errors;
             response
         }
+    }
+}
+
+fn count_errors(client: &Client, header: &RequestHeader, response: &ProduceResponse) {
+    for partition in response.topics.iter().flat_map(|topic| &topic.partitions) {
+        client.shard.requests.error_code(header.api, partition.error);
     }
 }
 

@@ -35,6 +35,38 @@ pub enum Durability {
     Fsync,
 }
 
+/// Where metrics and health are served (`kuring.admin.listener`).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AdminListener {
+    pub host: String,
+    /// 0: any free one.
+    pub port: u16,
+    /// Somebody asked for it; the default may give way to another node on the same host.
+    pub is_given: bool,
+}
+
+/// The process's log (`kuring.log.level`, `kuring.log.format`).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EventLog {
+    /// A filter of `tracing`; not checked here.
+    pub level: String,
+    pub format: LogFormat,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+/// How closely `/metrics` looks at logs (`kuring.metrics.logs`).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum MetricsOfLogs {
+    Broker,
+    Topic,
+    Partition,
+}
+
 /// Limits on connections. All of them dynamic.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ConnectionLimits {
@@ -111,6 +143,17 @@ pub struct BrokerConfig {
     pub file_threads: usize,
     /// Of received requests, per shard.
     pub receive_bytes_max: u64,
+
+    /// `None`: no metrics, no health.
+    pub admin_listener: Option<AdminListener>,
+    pub metrics_of_logs: MetricsOfLogs,
+    /// Pairs of group and topic.
+    pub metrics_lag_max: usize,
+    pub event_log: EventLog,
+    /// One request in so many gets a line; 0: none.
+    pub request_log_sample: u64,
+    /// `None`: none gets one for being slow.
+    pub request_log_slow_ms: Option<u64>,
 
     /// What was set, for [`BrokerConfig::levels`] and DescribeConfigs.
     pub settings: Settings,
@@ -303,6 +346,7 @@ impl Given {
                 "0 shuts everyone out; wanted: at least 1, or max.connections.per.ip.overrides beside it",
             ));
         }
+        let admin_listener = self.admin_listener(s)?;
         let buffer = |name: &str| u32::try_from(s.integer(name)).ok().filter(|bytes| *bytes > 0);
         Ok(BrokerConfig {
             node_id,
@@ -345,6 +389,22 @@ impl Given {
             },
             file_threads: s.number("kuring.file.threads"),
             receive_bytes_max: s.number("kuring.memory.receive.bytes"),
+            admin_listener,
+            metrics_of_logs: match s.text("kuring.metrics.logs").as_deref() {
+                Some("partition") => MetricsOfLogs::Partition,
+                Some("topic") => MetricsOfLogs::Topic,
+                _ => MetricsOfLogs::Broker,
+            },
+            metrics_lag_max: s.number("kuring.metrics.lag.max"),
+            event_log: EventLog {
+                level: s.text("kuring.log.level").unwrap_or_default(),
+                format: match s.text("kuring.log.format").as_deref() {
+                    Some("json") => LogFormat::Json,
+                    _ => LogFormat::Text,
+                },
+            },
+            request_log_sample: s.number("kuring.request.log.sample"),
+            request_log_slow_ms: Some(s.number("kuring.request.log.slow.ms")).filter(|ms| *ms > 0),
             settings,
         })
     }
@@ -510,6 +570,22 @@ impl Given {
         match parse_numbers(&text) {
             Some(numbers) => Ok(Some(numbers)),
             None => Err(self.error(name, "wanted: numbers and ranges of numbers, as in 0-3,8")),
+        }
+    }
+
+    fn admin_listener(&self, s: &Settings) -> Result<Option<AdminListener>, ConfigError> {
+        const NAME: &str = "kuring.admin.listener";
+        let text = s.text(NAME).unwrap_or_default();
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let parsed = text.rsplit_once(':').and_then(|(host, port)| {
+            let host = host.trim_start_matches('[').trim_end_matches(']');
+            Some((host.to_owned(), port.parse().ok()?)).filter(|(host, _)| !host.is_empty())
+        });
+        match parsed {
+            Some((host, port)) => Ok(Some(AdminListener { host, port, is_given: s.given(NAME).is_some() })),
+            None => Err(self.error(NAME, "wanted: host:port, as in 127.0.0.1:9644, or nothing for none")),
         }
     }
 

@@ -49,6 +49,15 @@ fn with_a_file_kafkas_defaults_hold() {
 }
 
 #[test]
+fn the_admin_listener_knows_whether_anyone_asked_for_it() {
+    let of = |text: &str| config(text).admin_listener.map(|at| (at.host, at.port, at.is_given));
+    assert_eq!(of(""), Some(("127.0.0.1".to_owned(), 9644, false)));
+    assert_eq!(of("kuring.admin.listener=[::1]:0"), Some(("::1".to_owned(), 0, true)));
+    assert_eq!(of("kuring.admin.listener="), None);
+    assert!(refusal("kuring.admin.listener=9644").ends_with("or nothing for none"));
+}
+
+#[test]
 fn the_command_line_wins_over_the_file() {
     let overrides = [("num.partitions".to_owned(), "4".to_owned())];
     let source = Source { path: "f", text: "node.id=1\nlog.dirs=d\nnum.partitions=2" };

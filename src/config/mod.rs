@@ -24,7 +24,8 @@ mod dynamic_tests;
 
 pub use alter::{AlterError, Alteration, Operation, Scope};
 pub use broker::{
-    BrokerConfig, ConfigError, ConnectionLimits, Durability, GroupSettings, Loaded, Place, Source,
+    AdminListener, BrokerConfig, ConfigError, ConnectionLimits, Durability, EventLog, GroupSettings, Loaded,
+    LogFormat, MetricsOfLogs, Place, Source,
 };
 pub use define::{Definition, Importance, InvalidValue, Kind, Update, Valid, Value};
 pub use describe::{ConfigSource, Row, Synonym};

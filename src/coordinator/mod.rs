@@ -8,6 +8,7 @@
 
 mod admin;
 mod codec;
+mod figures;
 mod group;
 mod interface;
 mod join;
@@ -26,6 +27,7 @@ mod turn;
 #[cfg(test)]
 mod tests;
 
+pub use figures::{Committed, Told};
 pub use interface::{Client, Effect, KeyValue, ReplyToken, Request, Response, Ticket};
 pub use machine::Coordinator;
 pub use partitioner::partition_for;

@@ -2,6 +2,7 @@
 //! them (Kafka's `OffsetMetadataManager`).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use kafka_protocol::messages::offset_commit_request::OffsetCommitRequestPartition;
 use kafka_protocol::messages::offset_commit_response::{
@@ -27,7 +28,7 @@ const NO_OFFSET: i64 = -1;
 const DEFAULT_RETENTION_MS: i64 = -1;
 
 /// Topic → partition → offset, of one group.
-type GroupOffsets = BTreeMap<StrBytes, BTreeMap<PartitionIndex, OffsetValue>>;
+pub(super) type GroupOffsets = BTreeMap<StrBytes, BTreeMap<PartitionIndex, OffsetValue>>;
 
 /// All offsets of a partition of `__consumer_offsets`, by group.
 #[derive(Default)]
@@ -55,6 +56,14 @@ impl Offsets {
         if topics.is_empty() {
             self.0.remove(&key.group);
         }
+    }
+
+    /// All offsets, group by group.
+    pub(super) fn groups_from(
+        &self,
+        from: Bound<&StrBytes>,
+    ) -> impl Iterator<Item = (&StrBytes, &GroupOffsets)> {
+        self.0.range::<StrBytes, _>((from, Bound::Unbounded))
     }
 
     /// The offsets of one group.

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::process::Resource;
 
@@ -40,6 +41,34 @@ pub fn resident_bytes() -> io::Result<u64> {
     Ok(pages * u64::try_from(page_bytes).map_err(io::Error::other)?)
 }
 
+/// Descriptors that are open now.
+pub fn open_files_now() -> io::Result<u64> {
+    // One of them is that of the directory itself.
+    Ok((std::fs::read_dir("/proc/self/fd")?.count() as u64).saturating_sub(1))
+}
+
+/// The soft limit of open files.
+pub fn open_files_max() -> u64 {
+    rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+pub fn threads() -> io::Result<u64> {
+    Ok(std::fs::read_dir("/proc/self/task")?.count() as u64)
+}
+
+/// Processor time of all threads so far, the kernel's share included.
+pub fn cpu_time() -> io::Result<Duration> {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is what the call fills in.
+    match unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) } {
+        0 => {
+            let seconds = u64::try_from(time.tv_sec).map_err(io::Error::other)?;
+            Ok(Duration::new(seconds, u32::try_from(time.tv_nsec).map_err(io::Error::other)?))
+        }
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// The machine's memory, or what the cgroup grants of it.
 pub fn memory_bytes() -> io::Result<u64> {
     let text = std::fs::read_to_string("/proc/meminfo")?;
@@ -64,6 +93,20 @@ mod tests {
         assert_eq!(raised.soft, raised.hard);
         assert!(raised.before <= raised.soft);
         assert_eq!(raise_open_files().unwrap().before, raised.soft);
+    }
+
+    #[test]
+    fn what_the_process_uses_is_counted() {
+        let before = open_files_now().unwrap();
+        let file = std::fs::File::open("/dev/null").unwrap();
+        // Other tests open and close files meanwhile.
+        assert!(open_files_now().unwrap() > 0 && before > 0 && before < open_files_max());
+        drop(file);
+        assert!(threads().unwrap() >= 1);
+        let started = cpu_time().unwrap();
+        while cpu_time().unwrap() == started {
+            std::hint::spin_loop();
+        }
     }
 
     #[test]

@@ -29,8 +29,8 @@ pub use self::mailbox::{Closed, Mailbox, Sender, mailbox};
 pub use self::notify::Notify;
 pub use self::preflight::{PreflightError, preflight};
 pub use self::task::{
-    Queue, Task, TimeSlice, need_yield, note_work, sleep, sleep_until, spawn, spawn_quiet, yield_if_needed,
-    yield_now,
+    Queue, QueueWork, Task, TimeSlice, Work, need_yield, note_work, sleep, sleep_until, spawn, spawn_quiet,
+    work, yield_if_needed, yield_now,
 };
 pub use self::watchdog::{StallReport, reset_stalls, stalls};
 

@@ -49,6 +49,20 @@ pub enum CommandKind {
 }
 
 impl CommandKind {
+    /// As the label of the metric has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            CommandKind::RegisterBroker => "register_broker",
+            CommandKind::FenceBroker => "fence_broker",
+            CommandKind::UnfenceBroker => "unfence_broker",
+            CommandKind::CreateTopics => "create_topics",
+            CommandKind::DeleteTopics => "delete_topics",
+            CommandKind::CreatePartitions => "create_partitions",
+            CommandKind::AlterConfigs => "alter_configs",
+            CommandKind::AllocateProducerIds => "allocate_producer_ids",
+        }
+    }
+
     pub const ALL: [CommandKind; 8] = [
         CommandKind::RegisterBroker,
         CommandKind::FenceBroker,

@@ -15,17 +15,20 @@ use bytes::Bytes;
 use futures::future::{Either, select};
 
 use super::accept::{Accepted, Pass};
+use super::figures::{Closed, ListenerCounters};
 use super::registry::{Connections, Registered};
+use super::request_log::{self, Line};
 use super::send::{self, SendError};
 use crate::api::{self, Client, Outcome, Piece};
-use crate::base::clock;
+use crate::base::clock::{self, Monotonic};
 use crate::io::chunk::ReceiveBuffer;
 use crate::io::net::{Socket, SocketOptions, SocketReader, SocketWriter};
 use crate::io::runtime::{Queue, spawn, yield_if_needed};
 use crate::shard::Shard;
-use crate::wire::ApiKey;
+use crate::wire::api::Api;
 use crate::wire::frame::{self, FrameError, FrameStep, PREFIX_LEN};
 use crate::wire::header::{self, HeaderError, Request};
+use crate::wire::{self, ApiKey, ErrorCode};
 
 /// Produce requests taken from one connection before its oldest is answered.
 const PRODUCES_IN_FLIGHT_MAX: usize = 8;
@@ -56,7 +59,42 @@ enum End {
 }
 
 /// An answer to come.
-type Pending = Pin<Box<dyn Future<Output = Outcome>>>;
+struct Pending {
+    future: Pin<Box<dyn Future<Output = Outcome>>>,
+    times: Times,
+}
+
+/// A request in service: what it is, when it came and began, and what the log would say of it.
+struct Times {
+    api: &'static Api,
+    received: Monotonic,
+    begun: Monotonic,
+    log: Option<Box<request_log::Entry>>,
+}
+
+/// An answer on its way out.
+struct Unsent {
+    api: &'static Api,
+    received: Monotonic,
+    answered: Monotonic,
+    log: Option<Box<request_log::Entry>>,
+}
+
+impl End {
+    fn reason(&self) -> Closed {
+        match self {
+            End::Peer => Closed::Peer,
+            End::Io(_) | End::Send(SendError::Peer(_)) => Closed::Lost,
+            End::Send(_) => Closed::LogFile,
+            End::Frame(_) | End::Header(_) => Closed::Invalid,
+            End::Api(api::CloseReason::Malformed { .. } | api::CloseReason::NoHandler { .. }) => {
+                Closed::Invalid
+            }
+            End::Api(_) => Closed::Request,
+            End::Draining => Closed::Stopping,
+        }
+    }
+}
 
 struct Connection {
     shard: Rc<Shard>,
@@ -71,6 +109,15 @@ struct Connection {
     /// Answers to send, and how many bytes of them are encoded.
     answers: Vec<Piece>,
     answer_bytes: usize,
+    /// The requests that they answer.
+    unsent: Vec<Unsent>,
+    /// When the last bytes came.
+    received: Monotonic,
+    /// Nothing has been done since then: a request that begins now does so at that time, to a µs.
+    is_fresh: bool,
+    /// The last reading of the clock: each costs more than all that is recorded of a request.
+    now: Monotonic,
+    listener: Rc<ListenerCounters>,
     _pass: Pass,
 }
 
@@ -89,6 +136,8 @@ pub(super) fn start(shard: &Rc<Shard>, connections: &Rc<Connections>, accepted: 
         }
     };
     let registered = connections.register(socket.closer());
+    let listener = connections.listener(&accepted.listener);
+    listener.created.increment();
     let (reader, writer) = socket.split();
     let connection = Connection {
         shard: shard.clone(),
@@ -106,6 +155,11 @@ pub(super) fn start(shard: &Rc<Shard>, connections: &Rc<Connections>, accepted: 
         in_flight: VecDeque::new(),
         answers: Vec::new(),
         answer_bytes: 0,
+        unsent: Vec::new(),
+        received: clock::monotonic(),
+        is_fresh: false,
+        now: clock::monotonic(),
+        listener,
         _pass: accepted.pass,
     };
     spawn(Queue::Serve, "connection", connection.run(accepted.peer)).detach();
@@ -123,6 +177,8 @@ impl Connection {
             End::Send(_) => tracing::error!(%peer, "connection closed: {end}"),
             End::Frame(_) | End::Header(_) | End::Api(_) => tracing::info!(%peer, "connection closed: {end}"),
         }
+        self.listener.ended.increment();
+        self.connections.count_closed(self.registered.entry.closed.get().unwrap_or(end.reason()));
         // What is on its way is written all the same; nobody waits for its answer.
         self.shard.end_turn();
     }
@@ -160,6 +216,10 @@ impl Connection {
 
     async fn serve_frame(&mut self, frame: Bytes) -> Result<(), End> {
         self.shard.counters.requests.increment();
+        let begun = if self.is_fresh { self.received } else { clock::monotonic() };
+        self.is_fresh = false;
+        let received = self.received;
+        let frame_bytes = frame.len();
         self.registered.entry.busy.set(true);
         let mut request = match header::parse(&frame)? {
             Request::Known { header, body } if api::may_overlap(header.api) => {
@@ -167,8 +227,11 @@ impl Connection {
                     self.shard.end_turn();
                     self.settle_front().await?;
                 }
-                let pending = api::produce::begin(&self.client, &header, body).await;
-                self.in_flight.push_back(pending);
+                self.shard.requests.begun(header.api);
+                let log = self.connections.request_log.begin(&header, frame_bytes);
+                let times = Times { api: header.api, received, begun, log };
+                let future = api::produce::begin(&self.client, &header, body).await;
+                self.in_flight.push_back(Pending { future, times });
                 return Ok(());
             }
             request => request,
@@ -183,12 +246,17 @@ impl Connection {
         match request {
             Request::Known { header, body } => {
                 let client = self.client.clone();
-                let may_park =
-                    matches!(header.api.key, ApiKey::Fetch | ApiKey::JoinGroup | ApiKey::SyncGroup);
-                let outcome = self.serve_alone(api::serve(&client, &header, body), may_park).await?;
-                self.take_answer(outcome)?;
+                self.shard.requests.begun(header.api);
+                let log = self.connections.request_log.begin(&header, frame_bytes);
+                let times = Times { api: header.api, received, begun, log };
+                let outcome = self.serve_alone(api::serve(&client, &header, body), header.api).await?;
+                self.take_answer(outcome, times)?;
             }
             Request::UnknownApiVersions { correlation_id } => {
+                if let Some(api) = wire::api::find(ApiKey::ApiVersions as i16) {
+                    self.shard.requests.begun(api);
+                    self.shard.requests.error_code(api, Some(ErrorCode::UnsupportedVersion));
+                }
                 self.push_answer(vec![Piece::Bytes(header::unsupported_api_versions(correlation_id))]);
             }
         }
@@ -205,12 +273,27 @@ impl Connection {
     async fn serve_alone(
         &mut self,
         handler: impl Future<Output = Outcome>,
-        may_park: bool,
+        api: &Api,
     ) -> Result<Outcome, End> {
         let mut handler = pin!(handler);
         if let Some(outcome) = poll_once(handler.as_mut()).await {
             return Ok(outcome);
         }
+        let waits_since = clock::monotonic();
+        let outcome = self.await_alone(handler, api).await?;
+        if api.key != ApiKey::Fetch {
+            // A fetch's owners tell how long it was parked; these wait for the controller, the coordinator or the
+            // owners, whose own work is the lesser part.
+            self.client.note_waited(clock::monotonic().since(waits_since));
+        }
+        Ok(outcome)
+    }
+
+    async fn await_alone(
+        &mut self,
+        mut handler: Pin<&mut impl Future<Output = Outcome>>,
+        api: &Api,
+    ) -> Result<Outcome, End> {
         self.send_answers().await?;
         if !self.buffer.filled().is_empty() {
             return Ok(handler.await);
@@ -219,10 +302,11 @@ impl Connection {
             Either::Left((outcome, _)) => return Ok(outcome),
             Either::Right((received, _)) => received?,
         };
-        if received == 0 && may_park {
+        if received == 0 && matches!(api.key, ApiKey::Fetch | ApiKey::JoinGroup | ApiKey::SyncGroup) {
             return Err(End::Peer);
         }
-        self.shard.counters.bytes_in.add(received as u64);
+        self.note_received(received);
+        self.is_fresh = false;
         Ok(handler.await)
     }
 
@@ -230,7 +314,7 @@ impl Connection {
     async fn wait(&mut self) -> Result<(), End> {
         let entry = &self.registered.entry;
         entry.busy.set(!self.in_flight.is_empty());
-        entry.last_active.set(clock::monotonic());
+        entry.last_active.set(self.now);
         if self.in_flight.is_empty() && self.connections.is_draining() {
             return Err(End::Draining);
         }
@@ -245,7 +329,7 @@ impl Connection {
                 Either::Right((received, _)) => Either::Right(received?),
             };
             match first {
-                Either::Left(outcome) => return self.take_answer(outcome),
+                Either::Left((outcome, times)) => return self.take_answer(outcome, times),
                 Either::Right(received) => received,
             }
         };
@@ -255,8 +339,16 @@ impl Connection {
             self.send_answers().await?;
             return Err(End::Peer);
         }
-        self.shard.counters.bytes_in.add(received as u64);
+        self.note_received(received);
         Ok(())
+    }
+
+    fn note_received(&mut self, bytes: usize) {
+        self.now = clock::monotonic();
+        self.received = self.now;
+        self.is_fresh = true;
+        self.shard.counters.bytes_in.add(bytes as u64);
+        self.listener.bytes_in.add(bytes as u64);
     }
 
     async fn settle_all(&mut self) -> Result<(), End> {
@@ -275,8 +367,9 @@ impl Connection {
             return Ok(());
         }
         self.send_answers().await?;
-        let outcome = std::future::poll_fn(|context| poll_front(&mut self.in_flight, context)).await;
-        self.take_answer(outcome)
+        let front = std::future::poll_fn(|context| poll_front(&mut self.in_flight, context));
+        let (outcome, times) = front.await;
+        self.take_answer(outcome, times)
     }
 
     /// Takes the answers that are there, from the oldest on, without waiting.
@@ -284,20 +377,36 @@ impl Connection {
         let mut context = Context::from_waker(std::task::Waker::noop());
         while !self.in_flight.is_empty() {
             match poll_front(&mut self.in_flight, &mut context) {
-                Poll::Ready(outcome) => self.take_answer(outcome)?,
+                Poll::Ready((outcome, times)) => self.take_answer(outcome, times)?,
                 Poll::Pending => break,
             }
         }
         Ok(())
     }
 
-    fn take_answer(&mut self, outcome: Outcome) -> Result<(), End> {
+    fn take_answer(&mut self, outcome: Outcome, times: Times) -> Result<(), End> {
+        let Times { api, received, begun, mut log } = times;
+        self.now = clock::monotonic();
+        let answered = self.now;
+        let waited = self.client.take_waited();
+        let local = answered.since(begun).saturating_sub(waited);
+        self.shard.requests.answered(api, begun.since(received), local, waited);
+        if let Some(log) = &mut log {
+            (log.queue, log.local, log.remote) = (begun.since(received), local, waited);
+        }
         match outcome {
             Outcome::Answer(pieces) => {
+                if let Some(log) = &mut log {
+                    log.response_bytes = pieces.iter().map(Piece::sent_len).sum();
+                }
                 self.push_answer(pieces);
+                self.unsent.push(Unsent { api, received, answered, log });
                 Ok(())
             }
-            Outcome::Silent => Ok(()),
+            Outcome::Silent => {
+                self.finish(Unsent { api, received, answered, log }, answered);
+                Ok(())
+            }
             Outcome::Close(reason) => Err(End::Api(reason)),
         }
     }
@@ -313,22 +422,44 @@ impl Connection {
         }
         self.answer_bytes = 0;
         let entry = self.registered.entry.clone();
-        entry.last_active.set(clock::monotonic());
+        entry.last_active.set(self.now);
         entry.sending.set(true);
-        let sent = send::send(&self.shard, &mut self.writer, &mut self.answers, &entry.last_active).await;
+        let (listener, answers) = (&self.listener, &mut self.answers);
+        send::send(&self.shard, listener, &mut self.writer, answers, &entry.last_active).await?;
         entry.sending.set(false);
-        Ok(sent?)
+        self.now = clock::monotonic();
+        let now = self.now;
+        let mut unsent = std::mem::take(&mut self.unsent);
+        unsent.drain(..).for_each(|request| self.finish(request, now));
+        // Its memory is kept.
+        self.unsent = unsent;
+        Ok(())
+    }
+
+    /// A request's answer has left.
+    fn finish(&self, request: Unsent, now: Monotonic) {
+        let Unsent { api, received, answered, log } = request;
+        let (send, total) = (now.since(answered), now.since(received));
+        self.shard.requests.sent(api, send, total);
+        let Some(entry) = &log else { return };
+        let request_log = &self.connections.request_log;
+        let is_slow = request_log.is_slow(api.key, entry, total);
+        if is_slow {
+            self.shard.counters.slow_requests.increment();
+        }
+        let from = (self.client.peer, &self.client.listener);
+        request_log.finish(Line { api: api.name, entry, from, send, total, is_slow }, now);
     }
 }
 
 /// Polls the oldest answer; removes it when it is there. The queue must not be empty.
-fn poll_front(in_flight: &mut VecDeque<Pending>, context: &mut Context<'_>) -> Poll<Outcome> {
+fn poll_front(in_flight: &mut VecDeque<Pending>, context: &mut Context<'_>) -> Poll<(Outcome, Times)> {
     let Some(front) = in_flight.front_mut() else { return Poll::Pending };
-    match front.as_mut().poll(context) {
-        Poll::Ready(outcome) => {
-            in_flight.pop_front();
-            Poll::Ready(outcome)
-        }
+    match front.future.as_mut().poll(context) {
+        Poll::Ready(outcome) => match in_flight.pop_front() {
+            Some(Pending { times, .. }) => Poll::Ready((outcome, times)),
+            None => unreachable!("it was polled three lines above"),
+        },
         Poll::Pending => Poll::Pending,
     }
 }

@@ -5,8 +5,12 @@
 
 pub mod accept;
 mod connection;
+mod figures;
 mod registry;
+mod request_log;
 mod send;
 
 pub use accept::{Accepted, Gate, Listening, listen};
+pub use figures::{Closed, ConnectionFigures, ListenerCounters};
 pub use registry::Connections;
+pub use request_log::REQUEST_TARGET;

@@ -7,13 +7,17 @@ use std::time::Duration;
 use slab::Slab;
 
 use crate::api::{FetchSessions, SessionCache};
+use crate::base::Counter;
 use crate::base::clock::{self, Monotonic};
+use crate::config::ListenerName;
 use crate::io::net::SocketCloser;
 use crate::io::runtime::{Mailbox, Queue, spawn};
 use crate::shard::Shard;
 
 use super::accept::Accepted;
 use super::connection;
+use super::figures::{Closed, ConnectionFigures, ListenerCounters};
+use super::request_log::RequestLog;
 
 /// How often idle connections are looked for, at most.
 const IDLE_SWEEP_EVERY: Duration = Duration::from_secs(5);
@@ -23,6 +27,10 @@ pub struct Connections {
     list: RefCell<Slab<Rc<Entry>>>,
     draining: Cell<bool>,
     sessions: FetchSessions,
+    /// In the order of the configured listeners.
+    listeners: Vec<(ListenerName, Rc<ListenerCounters>)>,
+    closed: [Counter; Closed::ALL.len()],
+    pub(super) request_log: RequestLog,
 }
 
 /// What others see of a connection.
@@ -32,7 +40,18 @@ pub(super) struct Entry {
     pub(super) busy: Cell<bool>,
     /// An answer is on its way: a peer that does not take it is as idle as one that asks nothing.
     pub(super) sending: Cell<bool>,
+    /// This broker has closed it, and why.
+    pub(super) closed: Cell<Option<Closed>>,
     closer: SocketCloser,
+}
+
+impl Entry {
+    fn close(&self, why: Closed) {
+        if self.closed.get().is_none() {
+            self.closed.set(Some(why));
+        }
+        self.closer.close();
+    }
 }
 
 /// Takes a connection off the list when its task ends, however it ends.
@@ -56,6 +75,14 @@ impl Connections {
             list: RefCell::default(),
             draining: Cell::new(false),
             sessions: SessionCache::new(slots.max(1)),
+            listeners: shard
+                .config()
+                .listeners
+                .iter()
+                .map(|listener| (listener.name.clone(), Rc::default()))
+                .collect(),
+            closed: Default::default(),
+            request_log: RequestLog::new(shard.config()),
         });
         let (taker, owner) = (connections.clone(), shard.clone());
         spawn(Queue::Serve, "new connections", async move {
@@ -87,6 +114,27 @@ impl Connections {
         &self.sessions
     }
 
+    /// The counters of a listener.
+    pub(super) fn listener(&self, name: &ListenerName) -> Rc<ListenerCounters> {
+        let known = self.listeners.iter().find(|(other, _)| other == name);
+        known.map(|(_, counters)| counters.clone()).unwrap_or_default()
+    }
+
+    pub(super) fn count_closed(&self, why: Closed) {
+        self.closed[why as usize].increment();
+    }
+
+    /// A copy of what was counted.
+    pub fn figures(&self) -> ConnectionFigures {
+        let listeners = self.listeners.iter().map(|(name, counters)| (name.clone(), counters.values()));
+        ConnectionFigures {
+            listeners: listeners.collect(),
+            closed: self.closed.each_ref().map(Counter::get),
+            active: self.len(),
+            sessions: self.sessions.figures(),
+        }
+    }
+
     pub fn len(&self) -> usize {
         self.list.borrow().len()
     }
@@ -100,6 +148,7 @@ impl Connections {
             last_active: Cell::new(clock::monotonic()),
             busy: Cell::new(false),
             sending: Cell::new(false),
+            closed: Cell::new(None),
             closer,
         });
         let key = self.list.borrow_mut().insert(entry.clone());
@@ -115,7 +164,7 @@ impl Connections {
         self.draining.set(true);
         for (_, entry) in &*self.list.borrow() {
             if !entry.busy.get() {
-                entry.closer.close();
+                entry.close(Closed::Stopping);
             }
         }
     }
@@ -123,7 +172,7 @@ impl Connections {
     /// Closes what is left, whatever it does.
     pub fn close_all(&self) {
         for (_, entry) in &*self.list.borrow() {
-            entry.closer.close();
+            entry.close(Closed::Stopping);
         }
     }
 
@@ -132,7 +181,7 @@ impl Connections {
         for (_, entry) in &*self.list.borrow() {
             let may_be_idle = !entry.busy.get() || entry.sending.get();
             if may_be_idle && now.since(entry.last_active.get()) >= idle {
-                entry.closer.close();
+                entry.close(Closed::Idle);
             }
         }
     }

@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 
+use super::figures::ListenerCounters;
 use crate::api::Piece;
 use crate::base::clock::{self, Monotonic};
 use crate::io::net::{SendFileError, SocketWriter};
@@ -48,6 +49,7 @@ pub(super) enum SendError {
 /// Sends `pieces` in order, all of them; `last_active` follows what the peer takes.
 pub(super) async fn send(
     shard: &Rc<Shard>,
+    listener: &ListenerCounters,
     socket: &mut SocketWriter,
     pieces: &mut Vec<Piece>,
     last_active: &Cell<Monotonic>,
@@ -62,22 +64,23 @@ pub(super) async fn send(
                 waiting.push(read_small(shard, range).await?);
             }
             Piece::File(range) => {
-                send_waiting(shard, socket, &mut waiting, true).await?;
-                send_range(shard, socket, range, last_active).await?;
+                send_waiting(shard, listener, socket, &mut waiting, true).await?;
+                send_range(shard, listener, socket, range, last_active).await?;
                 read_bytes = 0;
             }
         }
         if waiting.len() >= PIECES_PER_SEND_MAX || read_bytes >= READ_BYTES_PER_SEND_MAX {
-            send_waiting(shard, socket, &mut waiting, true).await?;
+            send_waiting(shard, listener, socket, &mut waiting, true).await?;
             last_active.set(clock::monotonic());
             read_bytes = 0;
         }
     }
-    send_waiting(shard, socket, &mut waiting, false).await
+    send_waiting(shard, listener, socket, &mut waiting, false).await
 }
 
 async fn send_waiting(
     shard: &Shard,
+    listener: &ListenerCounters,
     socket: &mut SocketWriter,
     waiting: &mut Vec<Bytes>,
     more: bool,
@@ -89,6 +92,7 @@ async fn send_waiting(
     let mut slices: Vec<IoSlice<'_>> = waiting.iter().map(|bytes| IoSlice::new(bytes)).collect();
     socket.send(&mut slices, more).await.map_err(SendError::Peer)?;
     shard.counters.bytes_out.add(length as u64);
+    listener.bytes_out.add(length as u64);
     waiting.clear();
     Ok(())
 }
@@ -116,6 +120,7 @@ async fn read_small(shard: &Rc<Shard>, range: FileRange<OsFiles>) -> Result<Byte
 
 async fn send_range(
     shard: &Rc<Shard>,
+    listener: &ListenerCounters,
     socket: &mut SocketWriter,
     range: FileRange<OsFiles>,
     last_active: &Cell<Monotonic>,
@@ -144,6 +149,7 @@ async fn send_range(
         position += length;
         last_active.set(clock::monotonic());
         shard.counters.bytes_out.add(length);
+        listener.bytes_out.add(length);
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! The life of the broker: its threads, its start on shard 0, its stop.
 
+use std::cell::OnceCell;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use super::control::Services;
 use super::directories::{self, Opened};
 use super::plan::{Plan, raise_open_files};
 use super::publish::Publisher;
+use crate::admin::{self, Admin, ControlSources, Desk, Line, Phase};
 use crate::api::{configs, group_driver};
 use crate::base::{BrokerEpoch, clock, fatal};
 use crate::config::{self, BrokerConfig};
@@ -59,8 +61,9 @@ struct StopLine {
 pub(super) fn run(config: BrokerConfig) -> Result<(), StartError> {
     let plan = Plan::new(&config)?;
     let bound = bind(&config)?;
+    let admin = start_admin(&config)?;
     let opened = directories::open(&config)?;
-    let descriptors = raise_open_files(&config, opened.partitions);
+    let open_files = raise_open_files(&config, opened.partitions);
     let (stop, stops) = mpsc::unbounded();
     signal::on_stop(move |name| {
         let _ = stop.unbounded_send(name);
@@ -80,27 +83,42 @@ pub(super) fn run(config: BrokerConfig) -> Result<(), StartError> {
     };
     let (senders, mailboxes): (Vec<Sender<Accepted>>, Vec<Mailbox<Accepted>>) =
         (0..shards).map(|_| mailbox()).unzip();
-    let mut ends = lanes(shards).into_iter().zip(mailboxes);
-    let Some((first_lanes, first_mailbox)) = ends.next() else {
+    let (admin_lines, desks): (Vec<Line>, Vec<Desk>) = (0..shards).map(|_| admin::desk()).unzip();
+    let ends = lanes(shards).into_iter().zip(mailboxes).zip(desks);
+    let mut ends = ends.map(|((lanes, accepted), desk)| Ends { lanes, accepted, desk });
+    let Some(first_ends) = ends.next() else {
         return Err(StartError::Cpu("no core to run a shard on".into()));
     };
+    let gate = Gate::new(
+        settings.config.connection_limits.clone(),
+        shards,
+        settings.config.connection_shards.as_deref(),
+    );
+    gate.keep_to_descriptors(open_files.connections);
     let mut threads = Vec::new();
     let mut lines = Vec::new();
-    for (number, (lanes, accepted)) in ends.enumerate() {
+    for (number, ends) in ends.enumerate() {
         let (orders, line) = stop_line();
         lines.push(line);
         let settings = settings.clone();
         let name = format!("shard-{}", number + 1);
         let thread = ShardBuilder::new(name)
             .cpu(plan.cores[number + 1])
-            .spawn(move || run_shard(lanes, settings, accepted, orders))
+            .spawn(move || run_shard(ends, settings, orders))
             .map_err(|error| StartError::Io { what: "a shard's executor", error })?;
         threads.push(thread);
     }
-    let leader = Leader { settings, opened, bound, senders, lines, shards, descriptors };
+    admin.connect(admin::Sources {
+        config: settings.config.clone(),
+        directories: settings.directories.clone(),
+        gate: gate.clone(),
+        lines: admin_lines,
+        open_files_needed: open_files.need,
+    });
+    let leader = Leader { settings, opened, bound, senders, lines, shards, gate, admin };
     let first = ShardBuilder::new("shard-0")
         .cpu(plan.cores[0])
-        .spawn(move || leader.run(first_lanes, first_mailbox, stops))
+        .spawn(move || leader.run(first_ends, stops))
         .map_err(|error| StartError::Io { what: "a shard's executor", error })?;
     let result = first.join();
     if result.is_ok() {
@@ -143,6 +161,31 @@ fn bind(config: &BrokerConfig) -> Result<Vec<Bound>, StartError> {
     Ok(bound)
 }
 
+/// Opens the admin listener first of all, so that the start can be watched. Two nodes on one host share the
+/// default port: the second says so and goes without, because nobody asked for it; an address that somebody
+/// has set must be had.
+fn start_admin(config: &BrokerConfig) -> Result<Admin, StartError> {
+    let Some(listener) = &config.admin_listener else { return Ok(Admin::off()) };
+    let address = format!("{}:{}", listener.host, listener.port);
+    match Admin::start(listener) {
+        Ok(admin) => {
+            if let Some(address) = admin.address() {
+                tracing::info!(%address, "admin listener: /metrics, /health, /ready");
+            }
+            Ok(admin)
+        }
+        Err(error) if listener.is_given => Err(StartError::BindAdmin { address, error }),
+        Err(error) => {
+            tracing::warn!(
+                address,
+                "NO METRICS AND NO HEALTH: the default of kuring.admin.listener cannot be bound: {error}; set \
+                 it to an address of this node's own"
+            );
+            Ok(Admin::off())
+        }
+    }
+}
+
 fn resolve(host: &str, port: u16) -> std::io::Result<SocketAddr> {
     (host, port)
         .to_socket_addrs()?
@@ -150,10 +193,18 @@ fn resolve(host: &str, port: u16) -> std::io::Result<SocketAddr> {
         .ok_or_else(|| std::io::Error::new(std::io::ErrorKind::NotFound, "the host name has no address"))
 }
 
+/// What a shard takes with it of what was made before it.
+struct Ends {
+    lanes: Lanes,
+    accepted: Mailbox<Accepted>,
+    desk: Desk,
+}
+
 /// The root of every shard but the first.
-async fn run_shard(lanes: Lanes, settings: Settings, accepted: Mailbox<Accepted>, orders: StopOrders) {
-    let shard = Shard::start(lanes, settings);
-    let connections = Connections::start(&shard, accepted);
+async fn run_shard(ends: Ends, settings: Settings, orders: StopOrders) {
+    let shard = Shard::start(ends.lanes, settings);
+    let connections = Connections::start(&shard, ends.accepted);
+    ends.desk.serve(&shard, &connections, Rc::default());
     if orders.drain.await.is_ok() {
         drain(&shard, &connections).await;
         let _ = orders.drained.send(());
@@ -180,25 +231,26 @@ struct Leader {
     senders: Vec<Sender<Accepted>>,
     lines: Vec<StopLine>,
     shards: u16,
-    /// Connections that the limit on open files allows.
-    descriptors: u32,
+    gate: Gate,
+    admin: Admin,
 }
 
 impl Leader {
     async fn run(
         mut self,
-        lanes: Lanes,
-        accepted: Mailbox<Accepted>,
+        ends: Ends,
         mut stops: mpsc::UnboundedReceiver<&'static str>,
     ) -> Result<(), StartError> {
-        let shard = Shard::start(lanes, self.settings.clone());
-        let connections = Connections::start(&shard, accepted);
+        let shard = Shard::start(ends.lanes, self.settings.clone());
+        let connections = Connections::start(&shard, ends.accepted);
+        let control = Rc::new(OnceCell::new());
+        ends.desk.serve(&shard, &connections, control.clone());
         let config = shard.config().clone();
         let quorum = self.open_quorum(&config).await?;
-        let gate =
-            Gate::new(config.connection_limits.clone(), self.shards, config.connection_shards.as_deref());
-        gate.keep_to_descriptors(self.descriptors);
+        let gate = self.gate.clone();
         let groups = group_driver::Driver::start(&shard);
+        // It is empty: this is the only place that fills it.
+        let _ = control.set(ControlSources { quorum: quorum.clone(), groups: groups.clone() });
         let publisher = Publisher::new(shard.clone(), gate.clone(), groups.clone());
         let services =
             Services { quorum: quorum.clone(), publisher: publisher.clone(), groups: groups.clone() };
@@ -210,10 +262,14 @@ impl Leader {
         self.remove_deleted(&shard);
         let listening = self.listen(&gate)?;
         start_checkpoints(&shard);
-        announce(&config, &listening, self.shards);
+        self.admin.set_phase(Phase::Serving);
+        announce(&config, &listening, self.shards, &self.admin);
 
-        let signal = stops.next().await.unwrap_or("end of the signal thread");
-        tracing::info!(signal, "stopping");
+        // The thread that waits for signals has logged which one came.
+        if stops.next().await.is_none() {
+            tracing::error!("stopping: the thread that waits for signals has ended");
+        }
+        self.admin.set_phase(Phase::Stopping);
         groups.stop();
         self.stop(&shard, &connections, &quorum, listening, epoch).await;
         tracing::info!("stopped");
@@ -374,11 +430,12 @@ fn start_checkpoints(shard: &Rc<Shard>) {
 }
 
 /// The one line that says the broker serves.
-fn announce(config: &BrokerConfig, listening: &[Listening], shards: u16) {
+fn announce(config: &BrokerConfig, listening: &[Listening], shards: u16, admin: &Admin) {
     let addresses: Vec<String> = listening.iter().map(|listener| listener.local_addr().to_string()).collect();
     let plural = if shards == 1 { "" } else { "s" };
+    let admin = admin.address().map(|address| format!("admin {address}, ")).unwrap_or_default();
     println!(
-        "kuring ready: node {}, {shards} shard{plural}, bootstrap {}, {} ms",
+        "kuring ready: node {}, {shards} shard{plural}, bootstrap {}, {admin}{} ms",
         config.node_id,
         addresses.join(","),
         clock::monotonic().as_millis()

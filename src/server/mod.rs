@@ -13,13 +13,17 @@ mod publish;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use crate::base::clock;
+use crate::base::{clock, log_queue};
 use crate::config::{BrokerConfig, Loaded, Source};
 use crate::io::signal;
 
 /// Exit code for a configuration or a machine that kuring cannot start with.
 const EXIT_CANNOT_START: u8 = 1;
+
+/// How long the log's last lines may take to be written: nobody may be reading.
+const LAST_LINES_MAX: Duration = Duration::from_secs(1);
 
 /// Runs a broker until it is told to stop: `kuring serve`.
 pub fn serve(config: Option<PathBuf>, set: Vec<(String, String)>) -> ExitCode {
@@ -29,8 +33,9 @@ pub fn serve(config: Option<PathBuf>, set: Vec<(String, String)>) -> ExitCode {
         eprintln!("kuring: signals cannot be blocked: {error}");
         return ExitCode::from(EXIT_CANNOT_START);
     }
-    logging::start();
-    match start(config, &set) {
+    let result = start(config, &set);
+    log_queue::flush(LAST_LINES_MAX);
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("kuring: {error}");
@@ -54,6 +59,12 @@ enum StartError {
     Identity(String),
     #[error("listener {listener} cannot be bound to {address}: {error}")]
     Bind { listener: String, address: String, error: std::io::Error },
+    #[error(
+        "kuring.admin.listener cannot be bound to {address}: {error}; another port, 0 for any, or nothing turns it off"
+    )]
+    BindAdmin { address: String, error: std::io::Error },
+    #[error("{0}")]
+    LogLevel(String),
     #[error("metadata: {0}")]
     Metadata(String),
     #[error("{what}: {error}")]
@@ -77,6 +88,7 @@ fn start(path: Option<PathBuf>, set: &[(String, String)]) -> Result<(), StartErr
         _ => None,
     };
     let Loaded { config, warnings } = BrokerConfig::load(source, set)?;
+    logging::start(&config.event_log).map_err(StartError::LogLevel)?;
     for warning in warnings {
         tracing::warn!("{warning}");
     }

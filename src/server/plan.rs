@@ -28,13 +28,20 @@ impl Plan {
     }
 }
 
-/// Raises the limit on open files and says when it is less than what `partitions` and the connections may
-/// need. Returns how many connections it allows: three quarters, the rest is the logs'.
-pub(super) fn raise_open_files(config: &BrokerConfig, partitions: usize) -> u32 {
-    match limits::raise_open_files() {
+/// What there is of open files.
+pub(super) struct OpenFiles {
+    /// What the partitions and the connections may need.
+    pub(super) need: u64,
+    /// How many connections the limit allows: three quarters of it, the rest is the logs'.
+    pub(super) connections: u32,
+}
+
+/// Raises the limit on open files and says when it is less than what `partitions` and the connections may need.
+pub(super) fn raise_open_files(config: &BrokerConfig, partitions: usize) -> OpenFiles {
+    let connections = u64::from(config.connection_limits.total.min(10_000));
+    let need = OTHER_FILES + 4 * partitions as u64 + connections;
+    let connections = match limits::raise_open_files() {
         Ok(files) => {
-            let connections = u64::from(config.connection_limits.total.min(10_000));
-            let need = OTHER_FILES + 4 * partitions as u64 + connections;
             if files.soft < need {
                 tracing::warn!(
                     limit = files.soft,
@@ -48,5 +55,6 @@ pub(super) fn raise_open_files(config: &BrokerConfig, partitions: usize) -> u32 
             tracing::warn!("the limit on open files was not raised: {error}");
             u32::MAX
         }
-    }
+    };
+    OpenFiles { need, connections }
 }

@@ -12,7 +12,7 @@ use super::mesh::ReplyTo;
 use super::messages::{AppendAnswer, AppendReply, AppendRequest, Reply};
 use super::replica::Replica;
 use super::timers::Timer;
-use crate::base::clock;
+use crate::base::clock::{self, Monotonic};
 use crate::config::Durability;
 use crate::partition::{Acks, AppendFailure, Committed, QueuedAppend, Turn};
 use crate::timer::TimerKey;
@@ -37,6 +37,8 @@ pub(super) struct AppendInFlight {
     /// `None` where nothing is waited for but the append itself.
     timeout: Option<Duration>,
     timer: Cell<Option<TimerKey>>,
+    /// Written, and not answered in its turn: since when it waits.
+    waits_since: Cell<Option<Monotonic>>,
 }
 
 impl Shard {
@@ -54,6 +56,7 @@ impl Shard {
             left: Cell::new(count),
             timeout: waits.then_some(request.timeout),
             timer: Cell::new(None),
+            waits_since: Cell::new(None),
         });
         for (index, part) in request.parts.into_iter().enumerate() {
             let token = AppendToken { request: in_flight.clone(), part: index };
@@ -110,7 +113,9 @@ impl Shard {
             if in_flight.left.get() > 0
                 && let Some(timeout) = in_flight.timeout
             {
-                let deadline = clock::monotonic().plus(timeout);
+                let now = clock::monotonic();
+                in_flight.waits_since.set(Some(now));
+                let deadline = now.plus(timeout);
                 let key = self.timers.insert(deadline, Timer::AppendTimeout(Rc::downgrade(&in_flight)));
                 in_flight.timer.set(Some(key));
             }
@@ -123,12 +128,15 @@ impl Shard {
             let before = partition.log().log_end();
             let size_before = partition.log().size();
             let turn = partition.turn(budget_bytes, clock::now(), &mut committed);
-            let appended = partition.log().log_end() > before;
+            let records = partition.log().log_end().0 - before.0;
             let bytes = partition.log().size().saturating_sub(size_before);
-            (turn, appended, bytes, partition.log().is_offline())
+            (turn, records, bytes, partition.log().is_offline())
         });
-        let Ok((turn, appended, bytes, offline)) = turned else { return };
+        let Ok((turn, records, bytes, offline)) = turned else { return };
+        let appended = records > 0;
         self.counters.appended_batches.add(committed.len() as u64);
+        self.counters.appended_records.add(u64::try_from(records).unwrap_or(0));
+        self.counters.appended_bytes.add(bytes);
         self.finish_appends(committed);
         if appended {
             self.note_unflushed(replica, bytes);
@@ -192,7 +200,11 @@ impl Shard {
             .map(|part| part.unwrap_or(Err(AppendFailure::Code(ErrorCode::RequestTimedOut))))
             .collect();
         let spent = std::mem::take(&mut *in_flight.spent.borrow_mut());
-        self.mesh.push_reply(reply_to, Reply::Append(AppendReply { parts, spent }));
+        let waited = match in_flight.waits_since.get() {
+            Some(since) => clock::monotonic().since(since),
+            None => Duration::ZERO,
+        };
+        self.mesh.push_reply(reply_to, Reply::Append(AppendReply { parts, spent, waited }));
     }
 
     /// Answers a request whose time is up: what is not committed is REQUEST_TIMED_OUT, though it may still

@@ -2,6 +2,7 @@
 //! byte of a record is touched here; the connection's shard sends the ranges.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use super::mesh::{CallHandle, ReplyTo};
 use super::messages::{
@@ -30,6 +31,11 @@ struct Planned {
 
 impl Shard {
     pub(super) fn fetch(self: &Rc<Self>, reply_to: ReplyTo, request: FetchRequest) {
+        self.fetch_after(Duration::ZERO, reply_to, request);
+    }
+
+    /// Answers or parks a fetch that has been parked for `waited`.
+    fn fetch_after(self: &Rc<Self>, waited: Duration, reply_to: ReplyTo, request: FetchRequest) {
         let mut planned = self.plan(&request);
         if !planned.cold.is_empty() {
             let mut reply_to = reply_to;
@@ -41,23 +47,29 @@ impl Shard {
                 for (index, job) in cold {
                     planned.parts[index] = shard.read_cold(&request, index, job).await;
                 }
-                shard.answer_fetch(reply_to, planned.parts);
+                shard.answer_fetch(reply_to, planned.parts, waited);
             })
             .detach();
             return;
         }
         match request.wait {
             Some(wait) if planned.bytes < wait.bytes_min && !planned.urgent && !self.stopping.get() => {
-                let parked = Parked { reply_to, request, bytes_min: wait.bytes_min, starts: planned.starts };
+                let parked = Parked {
+                    reply_to,
+                    request,
+                    bytes_min: wait.bytes_min,
+                    starts: planned.starts,
+                    since: clock::monotonic(),
+                };
                 // A plan ends with its segment: what lies in the next one is there and need not be waited for
                 // (`DelayedFetch.tryComplete`).
                 if planned.bytes > 0 && self.has_enough(&parked) {
-                    self.answer_fetch(parked.reply_to, planned.parts);
+                    self.answer_fetch(parked.reply_to, planned.parts, waited);
                 } else {
                     self.park_fetch(wait.until, parked);
                 }
             }
-            _ => self.answer_fetch(reply_to, planned.parts),
+            _ => self.answer_fetch(reply_to, planned.parts, waited),
         }
     }
 
@@ -132,7 +144,7 @@ impl Shard {
     fn complete_fetch(self: &Rc<Self>, parked: Parked) {
         debug_assert!(asker(&parked.reply_to).shard.0 < self.shards());
         let request = FetchRequest { wait: None, ..parked.request };
-        self.fetch(parked.reply_to, request);
+        self.fetch_after(clock::monotonic().since(parked.since), parked.reply_to, request);
     }
 
     fn has_enough(&self, parked: &Parked) -> bool {
@@ -256,8 +268,8 @@ impl Shard {
         }
     }
 
-    fn answer_fetch(&self, reply_to: ReplyTo, parts: Vec<FetchedPart>) {
-        self.mesh.push_reply(reply_to, Reply::Fetch(FetchReply { parts }));
+    fn answer_fetch(&self, reply_to: ReplyTo, parts: Vec<FetchedPart>, waited: Duration) {
+        self.mesh.push_reply(reply_to, Reply::Fetch(FetchReply { parts, waited }));
     }
 }
 

@@ -114,6 +114,7 @@ impl Shard {
         };
         spawn(queue, "flush", async move {
             let directories = &shard.settings.directories;
+            let begun = clock::monotonic();
             let outcome = match shard.settings.config.durability {
                 Durability::Fsync => match directories.list[replica.directory].commit.flush(job).await {
                     Some(outcome) => outcome,
@@ -122,6 +123,7 @@ impl Shard {
                 },
                 Durability::PageCache => directories.threads.run("flush", move || job.run()).await,
             };
+            shard.flushes.record(clock::monotonic().since(begun));
             let mut committed = Vec::new();
             let finished =
                 replica.with(|partition| partition.finish_flush(outcome, clock::now(), &mut committed));

@@ -131,6 +131,14 @@ impl Mesh {
         self.peers.len() as u16
     }
 
+    /// Of the peer with the fewest: how many more requests it may be sent now. Calls that wait for an answer, own
+    /// ones included.
+    pub(super) fn load(&self) -> (u32, usize) {
+        let others = self.peers.iter().enumerate().filter(|(index, _)| *index != self.me.index());
+        let credits = others.map(|(_, peer)| peer.credits.get()).min().unwrap_or(CREDITS_PER_PEER);
+        (credits, self.calls.borrow().len())
+    }
+
     /// A place for one answer, and the future that waits for it.
     pub(super) fn open_call(&self) -> (ReplyTo, PendingReply) {
         let call = CallId(self.calls.borrow_mut().insert(CallState::Waiting(None)));

@@ -72,6 +72,8 @@ pub struct AppendReply {
     pub parts: Vec<Result<AppendAnswer, AppendFailure>>,
     /// The payload, home again: dropping it here frees the receive buffer where it was borrowed.
     pub spent: Vec<Bytes>,
+    /// How long it waited for more than its turn: for the disk, for replicas.
+    pub waited: Duration,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -115,6 +117,8 @@ pub struct HurryFetch {
 pub struct FetchReply {
     /// In the order of the request's parts.
     pub parts: Vec<FetchedPart>,
+    /// How long it was parked.
+    pub waited: Duration,
 }
 
 pub enum FetchedPart {

@@ -9,6 +9,7 @@ mod appends;
 mod checkpoint;
 mod commit;
 mod fetches;
+mod figures;
 mod jobs;
 mod lifecycle;
 mod mesh;
@@ -18,6 +19,7 @@ mod placement;
 mod pump;
 mod queries;
 mod replica;
+mod requests;
 mod timers;
 
 use std::cell::{Cell, OnceCell, RefCell};
@@ -27,13 +29,15 @@ use std::sync::Arc;
 
 pub use checkpoint::write_last_checkpoints;
 pub use commit::CommitService;
+pub use figures::{Detail, Figures, LogFigures, PartitionFigures, WantedFigures};
 pub use lifecycle::{Directories, Directory, StartEntry, StartList};
 pub use mesh::{CallHandle, Lanes, PendingReply, ReplyTo, lanes};
 pub use placement::{PartitionKey, owner};
+pub use requests::{ApiRecorded, Phase, RequestFigures};
 
 use self::messages::{ControlRequest, Reply, Request};
 use self::replica::Replica;
-use crate::base::{BrokerId, Counter, Offset, ShardId};
+use crate::base::{BrokerId, Counter, Histogram, Offset, ShardId};
 use crate::config::BrokerConfig;
 use crate::io::chunk::ChunkPool;
 use crate::io::runtime::Notify;
@@ -47,16 +51,32 @@ pub struct Settings {
     pub directories: Arc<Directories>,
 }
 
-/// Figures of one shard.
-#[derive(Default, Debug)]
-pub struct Counters {
-    pub bytes_in: Counter,
-    pub bytes_out: Counter,
-    pub requests: Counter,
-    pub appended_batches: Counter,
-    pub fetches_parked: Counter,
-    pub fetches_refused: Counter,
-    pub append_timeouts: Counter,
+crate::counters! {
+    /// Figures of one shard. A new line here is exported; `docs/METRICS.md` tells how.
+    pub struct Counters of Counter {
+        /// Bytes received from clients, whatever they are.
+        pub bytes_in: total "kuring_network_received_bytes_total",
+        /// Bytes sent to clients, whatever they are.
+        pub bytes_out: total "kuring_network_sent_bytes_total",
+        /// Request frames received, the malformed ones too.
+        pub requests: total "kuring_network_request_frames_total",
+        /// Batches that were appended or refused.
+        pub appended_batches: total "kuring_append_batches_total",
+        /// Records appended to logs.
+        pub appended_records: total "kuring_append_records_total",
+        /// Bytes of record batches appended to logs.
+        pub appended_bytes: total "kuring_append_bytes_total",
+        /// Bytes of record batches that fetches were answered with.
+        pub fetched_bytes: total "kuring_fetch_bytes_total",
+        /// Fetches that waited for more to read.
+        pub fetches_parked: total "kuring_fetch_parked_total",
+        /// A fetch found as many waiting on its shard as may wait and was answered at once.
+        pub fetches_refused: limit "parked_fetches",
+        /// Requests that took kuring.request.log.slow.ms or longer.
+        pub slow_requests: total "kuring_slow_requests_total",
+        /// Produce requests whose acknowledgement did not come in their time.
+        pub append_timeouts: total "kuring_append_timeouts_total",
+    }
 }
 
 /// The services of shard 0, wired in by the server: the controller and the coordinators.
@@ -106,6 +126,9 @@ pub struct Shard {
     /// The first replica came into `unflushed`.
     sweep_wanted: Notify,
     pub counters: Counters,
+    pub requests: RequestFigures,
+    /// How long flushes took.
+    flushes: Histogram,
 }
 
 impl Shard {
@@ -131,7 +154,9 @@ impl Shard {
             unflushed_bytes: Cell::new(0),
             unflushed: RefCell::default(),
             sweep_wanted: Notify::new(),
-            counters: Counters::default(),
+            counters: Counters::new(),
+            requests: RequestFigures::new(),
+            flushes: Histogram::default(),
         });
         pump::start(&shard, requests, replies);
         timers::start(&shard);

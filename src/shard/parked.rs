@@ -27,6 +27,8 @@ pub(super) struct Parked {
     pub(super) bytes_min: u64,
     /// Where each part's read starts, in the order of the request's parts.
     pub(super) starts: Vec<OffsetMetadata>,
+    /// When it was parked.
+    pub(super) since: Monotonic,
 }
 
 pub(super) struct ParkedFetches {

@@ -58,6 +58,11 @@ impl Timers {
         key
     }
 
+    /// Deadlines that are set.
+    pub(super) fn len(&self) -> usize {
+        self.wheel.borrow().len()
+    }
+
     pub(super) fn cancel(&self, key: TimerKey) {
         self.wheel.borrow_mut().cancel(key);
     }

@@ -84,7 +84,28 @@ pub fn find(key: i16) -> Option<&'static Api> {
     APIS.binary_search_by_key(&key, |api| api.key as i16).ok().map(|index| &APIS[index])
 }
 
+/// One more than the greatest key that has a place in [`POSITIONS`].
+const KEYS_MAX: usize = 128;
+
+/// By key: the place in [`APIS`].
+static POSITIONS: [u8; KEYS_MAX] = positions();
+
+const fn positions() -> [u8; KEYS_MAX] {
+    let mut positions = [u8::MAX; KEYS_MAX];
+    let mut place = 0;
+    while place < APIS.len() {
+        positions[APIS[place].key as usize] = place as u8;
+        place += 1;
+    }
+    positions
+}
+
 impl Api {
+    /// Its place in [`APIS`], for tables with an entry for each: one load.
+    pub fn position(&self) -> usize {
+        usize::from(POSITIONS[self.key as usize])
+    }
+
     /// The version in which kafka-protocol 0.18 knows the messages of `version`. ListOffsets 11 has the fields
     /// of 10: its news is one more timestamp that stands for something else (KIP-1023).
     pub fn codec_version(&self, version: i16) -> i16 {
@@ -147,6 +168,11 @@ mod tests {
         assert_eq!(find(0).map(|api| api.min), Some(0));
         assert!(matches!(lookup(0, 2), Err(UnsupportedApi::Version { .. })));
         assert!(lookup(0, 3).is_ok());
+    }
+
+    #[test]
+    fn every_api_knows_its_place() {
+        assert!(APIS.iter().enumerate().all(|(place, api)| api.position() == place));
     }
 
     #[test]

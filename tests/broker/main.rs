@@ -1,6 +1,7 @@
 //! A running broker seen by its clients: librdkafka and a raw socket. One program, so that the harness is built once
 //! and what no test uses is noticed. `KURING_TEST_BROKER=kafka` runs the same tests against Apache Kafka.
 
+mod admin;
 mod commands;
 mod configs;
 mod crash;

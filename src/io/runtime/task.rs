@@ -1,7 +1,7 @@
 //! Tasks of a shard and their queues: spawn, yield, sleep.
 
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -50,7 +50,9 @@ impl Queue {
         }
     }
 
-    fn name(self) -> &'static str {
+    pub const ALL: [Queue; 3] = [Queue::Serve, Queue::Control, Queue::Back];
+
+    pub fn name(self) -> &'static str {
         match self {
             Queue::Serve => "serve",
             Queue::Control => "control",
@@ -186,6 +188,45 @@ pub(super) struct ShardContext {
     queues: [TaskQueueHandle; 3],
     pulse: Arc<Pulse>,
     answering: RefCell<Option<Task<()>>>,
+    /// The executor's own counts start again whenever they are read.
+    work: Cell<Work>,
+}
+
+/// What the executor of this thread's shard has done since it started.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Work {
+    /// Running tasks and looking after IO; the rest of the time it slept.
+    pub busy: Duration,
+    pub tasks_run: u64,
+    /// In the order of [`Queue::ALL`].
+    pub queues: [QueueWork; 3],
+}
+
+/// Of one task queue.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct QueueWork {
+    pub busy: Duration,
+    /// How often it got its turn.
+    pub turns: u64,
+}
+
+/// The work of this thread's shard so far. Panics on a thread that is no shard.
+pub fn work() -> Work {
+    context(|context| {
+        let executor = glommio::executor();
+        let mut work = context.work.get();
+        let stats = executor.executor_stats();
+        work.busy += stats.total_runtime();
+        work.tasks_run += stats.tasks_executed();
+        for (queue, handle) in work.queues.iter_mut().zip(context.queues) {
+            // The queues live as long as their shard.
+            let Ok(stats) = executor.task_queue_stats(handle) else { continue };
+            queue.busy += stats.runtime();
+            queue.turns += stats.queue_selected();
+        }
+        context.work.set(work);
+        work
+    })
 }
 
 impl ShardContext {
@@ -207,11 +248,12 @@ pub(super) async fn enter(name: &str) -> Rc<ShardContext> {
     // the executor forgets to run.
     let waker = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
     let executor = glommio::executor();
-    let queues = [Queue::Serve, Queue::Control, Queue::Back].map(|queue| {
+    let queues = Queue::ALL.map(|queue| {
         executor.create_task_queue(Shares::Static(queue.shares()), queue.latency(), queue.name())
     });
     let pulse = watchdog::watch(name, waker);
-    let context = Rc::new(ShardContext { queues, pulse, answering: RefCell::new(None) });
+    let context =
+        Rc::new(ShardContext { queues, pulse, answering: RefCell::new(None), work: Cell::default() });
     CONTEXT.set(Some(context.clone()));
     let answering = glommio::spawn_local_into(context.pulse.clone().answer(), context.queue(Queue::Control));
     match answering {

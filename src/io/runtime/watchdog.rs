@@ -38,6 +38,8 @@ pub struct StallReport {
     pub longest: Duration,
     /// How often the shard was silent for over 500 ms.
     pub stalls: u64,
+    /// For how long it has owed an answer now.
+    pub silent: Duration,
     /// The name of the task that was polled last.
     pub last_activity: &'static str,
 }
@@ -145,6 +147,7 @@ impl Pulse {
             shard: self.name.clone(),
             longest: Duration::from_nanos(self.longest_ns.load(Ordering::Relaxed).max(silence)),
             stalls: self.stalls.load(Ordering::Relaxed),
+            silent: Duration::from_nanos(silence),
             last_activity: label_name(self.label.load(Ordering::Relaxed)),
         }
     }

@@ -92,6 +92,12 @@ impl Broker {
         &self.bootstrap
     }
 
+    /// The address of the admin listener.
+    pub fn admin(&self) -> &str {
+        let after = self.ready_line.split_once(" admin ").map(|(_, after)| after);
+        after.and_then(|after| after.split(',').next()).unwrap_or_else(|| panic!("{}", self.ready_line))
+    }
+
     /// What kuring printed when it was ready.
     pub fn ready_line(&self) -> &str {
         &self.ready_line
@@ -179,6 +185,8 @@ impl Broker {
         };
         set("listeners", &format!("PLAINTEXT://127.0.0.1:{port}"));
         set("log.dirs", &self.data().to_string_lossy());
+        // Unless the test has one.
+        set("kuring.admin.listener", "127.0.0.1:0");
         if off_owner() {
             set("kuring.shards", OFF_OWNER_SHARDS);
             set("kuring.connection.shards", "0");

@@ -1,0 +1,80 @@
+//! `docs/METRICS.md` against the code. `KURING_WRITE_DOCS=1 cargo test --lib docs_tests` writes the two tables anew.
+
+use std::fmt::Write as _;
+
+use super::names::{families, limits};
+use crate::base::Kind;
+
+const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/METRICS.md");
+
+fn metrics_table() -> String {
+    let mut table = "| metric | type | labels | meaning |\n|---|---|---|---|\n".to_owned();
+    for family in families() {
+        let kind = match family.kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
+        };
+        let labels: Vec<String> = family.labels.iter().map(|label| format!("`{label}`")).collect();
+        let (name, help) = (family.name, family.help.trim_start());
+        let _ = writeln!(table, "| `{name}` | {kind} | {} | {help} |", labels.join(" "));
+    }
+    table
+}
+
+fn limits_table() -> String {
+    let mut table = "| limit | a hit is |\n|---|---|\n".to_owned();
+    for (name, help) in limits() {
+        let _ = writeln!(table, "| `{name}` | {help} |");
+    }
+    table
+}
+
+/// `text` with what stands between the two comments that name `part` replaced.
+fn with_part(text: &str, part: &str, table: &str) -> String {
+    let (begin, end) = (format!("<!-- {part} -->\n"), format!("<!-- end of {part} -->"));
+    let (before, rest) = text.split_once(&begin).unwrap_or_else(|| panic!("no {begin}"));
+    let (_, after) = rest.split_once(&end).unwrap_or_else(|| panic!("no {end}"));
+    format!("{before}{begin}{table}{end}{after}")
+}
+
+#[test]
+fn the_document_lists_exactly_what_is_exported() {
+    let text = std::fs::read_to_string(PATH).unwrap();
+    let wanted = with_part(&with_part(&text, "metrics", &metrics_table()), "limits", &limits_table());
+    if std::env::var_os("KURING_WRITE_DOCS").is_some() {
+        std::fs::write(PATH, &wanted).unwrap();
+    }
+    let now = std::fs::read_to_string(PATH).unwrap();
+    assert!(now == wanted, "docs/METRICS.md is out of date: KURING_WRITE_DOCS=1 cargo test --lib docs_tests");
+}
+
+#[test]
+fn every_metric_that_the_document_names_exists() {
+    let text = std::fs::read_to_string(PATH).unwrap();
+    let names: Vec<&str> = families().iter().map(|family| family.name).collect();
+    for word in text.split(|letter: char| !(letter.is_ascii_alphanumeric() || letter == '_')) {
+        // `kuring_…_total` stands for a name to be given.
+        let is_name = word.starts_with("kuring_") || word.starts_with("process_");
+        if is_name && !word.ends_with('_') {
+            let base = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| word.strip_suffix(suffix));
+            assert!(names.contains(&word) || base.is_some_and(|base| names.contains(&base)), "{word}");
+        }
+    }
+}
+
+#[test]
+fn names_follow_prometheus_rules() {
+    let mut seen = std::collections::HashSet::new();
+    for family in families() {
+        let name = family.name;
+        assert!(seen.insert(name), "{name} is declared twice");
+        assert_eq!(name.ends_with("_total"), family.kind == Kind::Counter, "{name}");
+        assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'), "{name}");
+        assert!(!family.help.trim().is_empty() && family.help.trim_end().ends_with('.'), "{name}");
+        assert!(family.kind != Kind::Histogram || name.ends_with("_seconds"), "{name}");
+    }
+    let mut limits: Vec<&str> = limits().iter().map(|(name, _)| *name).collect();
+    limits.dedup();
+    assert_eq!(limits.len(), super::names::limits().len(), "a limit is declared twice");
+}

@@ -1,0 +1,93 @@
+//! Which error codes an answer carries: for the count of errors by API. One line for each response; Kafka's
+//! `AbstractResponse.errorCounts` is the same, but for NONE, which is not counted here.
+
+use kafka_protocol::messages::{
+    AlterConfigsResponse, AlterReplicaLogDirsResponse, ApiVersionsResponse, CreatePartitionsResponse,
+    CreateTopicsResponse, DeleteGroupsResponse, DeleteRecordsResponse, DeleteTopicsResponse,
+    DescribeClusterResponse, DescribeConfigsResponse, DescribeGroupsResponse, DescribeLogDirsResponse,
+    DescribeProducersResponse, DescribeTopicPartitionsResponse, FindCoordinatorResponse, HeartbeatResponse,
+    IncrementalAlterConfigsResponse, InitProducerIdResponse, JoinGroupResponse, LeaveGroupResponse,
+    ListConfigResourcesResponse, ListGroupsResponse, ListOffsetsResponse, MetadataResponse,
+    OffsetCommitResponse, OffsetDeleteResponse, OffsetFetchResponse, OffsetForLeaderEpochResponse,
+    SyncGroupResponse,
+};
+
+/// An answer that may carry errors.
+pub(super) trait ErrorCodes {
+    /// Tells every code in it, 0 for none.
+    fn each_error(&self, tell: &mut impl FnMut(i16));
+}
+
+/// The fields that lead to a code; all but the last are lists.
+macro_rules! follow {
+    ($tell:ident, $value:expr, $field:ident) => {
+        $tell($value.$field)
+    };
+    ($tell:ident, $value:expr, $list:ident . $($rest:tt)+) => {
+        for item in &$value.$list {
+            follow!($tell, item, $($rest)+);
+        }
+    };
+}
+
+macro_rules! error_codes {
+    ($($response:ty: $([$($path:tt)+])+;)+) => {
+        $(impl ErrorCodes for $response {
+            fn each_error(&self, tell: &mut impl FnMut(i16)) {
+                $(follow!(tell, self, $($path)+);)+
+            }
+        })+
+    };
+}
+
+error_codes! {
+    AlterConfigsResponse: [responses.error_code];
+    AlterReplicaLogDirsResponse: [results.partitions.error_code];
+    ApiVersionsResponse: [error_code];
+    CreatePartitionsResponse: [results.error_code];
+    CreateTopicsResponse: [topics.error_code];
+    DeleteGroupsResponse: [results.error_code];
+    DeleteRecordsResponse: [topics.partitions.error_code];
+    DeleteTopicsResponse: [responses.error_code];
+    DescribeClusterResponse: [error_code];
+    DescribeConfigsResponse: [results.error_code];
+    DescribeGroupsResponse: [groups.error_code];
+    DescribeLogDirsResponse: [error_code] [results.error_code];
+    DescribeProducersResponse: [topics.partitions.error_code];
+    DescribeTopicPartitionsResponse: [topics.error_code] [topics.partitions.error_code];
+    FindCoordinatorResponse: [error_code] [coordinators.error_code];
+    HeartbeatResponse: [error_code];
+    IncrementalAlterConfigsResponse: [responses.error_code];
+    InitProducerIdResponse: [error_code];
+    JoinGroupResponse: [error_code];
+    LeaveGroupResponse: [error_code] [members.error_code];
+    ListConfigResourcesResponse: [error_code];
+    ListGroupsResponse: [error_code];
+    ListOffsetsResponse: [topics.partitions.error_code];
+    MetadataResponse: [error_code] [topics.error_code] [topics.partitions.error_code];
+    OffsetCommitResponse: [topics.partitions.error_code];
+    OffsetDeleteResponse: [error_code] [topics.partitions.error_code];
+    OffsetFetchResponse: [error_code] [topics.partitions.error_code] [groups.error_code]
+        [groups.topics.partitions.error_code];
+    OffsetForLeaderEpochResponse: [topics.partitions.error_code];
+    SyncGroupResponse: [error_code];
+}
+
+#[cfg(test)]
+mod tests {
+    use kafka_protocol::messages::metadata_response::{MetadataResponsePartition, MetadataResponseTopic};
+
+    use super::*;
+
+    #[test]
+    fn codes_are_found_at_every_level() {
+        let partition = MetadataResponsePartition::default().with_error_code(5);
+        let topic = MetadataResponseTopic::default()
+            .with_error_code(0)
+            .with_partitions(vec![partition.clone(), partition]);
+        let response = MetadataResponse::default().with_topics(vec![topic]);
+        let mut codes = Vec::new();
+        response.each_error(&mut |code| codes.push(code));
+        assert_eq!(codes, [0, 0, 5, 5]);
+    }
+}
