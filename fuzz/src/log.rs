@@ -223,6 +223,7 @@ fn open(files: &MemFiles, (recovery_point, log_start): (i64, i64), clean: bool) 
         config: Arc::new(config),
         recovery_point: Offset(recovery_point),
         log_start: Offset(log_start),
+        cleaned: None,
         clean,
     };
     let context = Arc::new(LogContext::new(files.clone()));

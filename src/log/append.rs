@@ -254,9 +254,18 @@ impl<F: Files> Log<F> {
         let index_full = active.index.len() >= config.segment_index_bytes / 8
             || active.times.len() + 1 >= config.segment_index_bytes / 12;
         u64::from(active.size) + bytes > u64::from(config.segment_bytes)
-            || active.age_ms(head.max_timestamp(), now.wall) > config.segment_ms - self.jitter_ms()
+            || active.age_ms(head.max_timestamp(), now.wall) > self.segment_ms() - self.jitter_ms()
             || index_full
             || index::relative(active.base, active.next.plus(i64::from(head.last_offset_delta()))).is_none()
+    }
+
+    /// A compacted segment is rolled early enough for `max.compaction.lag.ms` (Kafka's `LogConfig.maxSegmentMs`).
+    fn segment_ms(&self) -> i64 {
+        let config = &self.config;
+        match config.cleanup_policy.compact && config.max_compaction_lag_ms > 0 {
+            true => config.segment_ms.min(config.max_compaction_lag_ms),
+            false => config.segment_ms,
+        }
     }
 
     /// Spreads the rolls of partitions that began together; the same for a segment at each call.

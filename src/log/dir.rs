@@ -2,7 +2,8 @@
 //! all of them. *File thread.*
 //!
 //! The files are Kafka's: `meta.properties`, `.lock`, `.kafka_cleanshutdown`, `recovery-point-offset-checkpoint`,
-//! `replication-offset-checkpoint`, `log-start-offset-checkpoint`, and `partition.metadata` in each partition.
+//! `replication-offset-checkpoint`, `log-start-offset-checkpoint`, `cleaner-offset-checkpoint`, and
+//! `partition.metadata` in each partition.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -48,6 +49,7 @@ pub enum Checkpoint {
     RecoveryPoint,
     HighWatermark,
     LogStart,
+    Cleaner,
 }
 
 impl Checkpoint {
@@ -56,6 +58,7 @@ impl Checkpoint {
             Checkpoint::RecoveryPoint => "recovery-point-offset-checkpoint",
             Checkpoint::HighWatermark => "replication-offset-checkpoint",
             Checkpoint::LogStart => "log-start-offset-checkpoint",
+            Checkpoint::Cleaner => "cleaner-offset-checkpoint",
         }
     }
 }
@@ -81,6 +84,8 @@ pub struct FoundPartition {
     pub recovery_point: Offset,
     pub high_watermark: Offset,
     pub log_start: Offset,
+    /// `None`: compaction has never cleaned it.
+    pub cleaned: Option<Offset>,
 }
 
 /// What a log directory holds.
@@ -273,6 +278,7 @@ impl<F: Files> LogDir<F> {
         let recovery_points = self.read_checkpoint(Checkpoint::RecoveryPoint)?;
         let high_watermarks = self.read_checkpoint(Checkpoint::HighWatermark)?;
         let log_starts = self.read_checkpoint(Checkpoint::LogStart)?;
+        let cleaned = self.read_checkpoint(Checkpoint::Cleaner)?;
         let (mut partitions, mut deleted) = (Vec::new(), Vec::new());
         for entry in self.files.list(&self.path).context("list", &self.path)? {
             if !entry.is_dir {
@@ -291,6 +297,7 @@ impl<F: Files> LogDir<F> {
                         recovery_point: offset(&recovery_points),
                         high_watermark: offset(&high_watermarks),
                         log_start: offset(&log_starts),
+                        cleaned: cleaned.get(&topic_partition).copied(),
                         topic_partition,
                     });
                 }
@@ -313,6 +320,11 @@ impl<F: Files> LogDir<F> {
         };
         match checkpoint::decode_offsets(&bytes) {
             Ok(entries) => Ok(entries.into_iter().collect()),
+            // Without it everything counts as dirty: a cleaning more.
+            Err(source) if checkpoint == Checkpoint::Cleaner => {
+                tracing::warn!(path = %path.display(), %source, "the cleaner's checkpoint is of no use");
+                Ok(HashMap::new())
+            }
             Err(source) => Err(DirError::Checkpoint { path, source }),
         }
     }
@@ -390,6 +402,7 @@ mod tests {
         dir.write_checkpoint(Checkpoint::RecoveryPoint, &[(kept.clone(), Offset(9))]).unwrap();
         dir.write_checkpoint(Checkpoint::HighWatermark, &[(kept.clone(), Offset(8))]).unwrap();
         dir.write_checkpoint(Checkpoint::LogStart, &[(kept.clone(), Offset(3))]).unwrap();
+        dir.write_checkpoint(Checkpoint::Cleaner, &[(kept.clone(), Offset(6))]).unwrap();
         dir.mark_clean_shutdown(BrokerEpoch(5)).unwrap();
         files.crash(Crash::Machine);
 
@@ -402,6 +415,7 @@ mod tests {
             recovery_point: Offset(9),
             high_watermark: Offset(8),
             log_start: Offset(3),
+            cleaned: Some(Offset(6)),
         };
         assert_eq!(found, Found { clean: true, partitions: vec![partition], deleted: vec![deleted.clone()] });
         again.remove_deleted(&deleted).unwrap();

@@ -14,6 +14,7 @@ use crate::base::Offset;
 use crate::base::clock::{Monotonic, Now};
 use crate::io::{FileHandle, Files, OpenMode};
 
+use super::clean::{Swap, Swapped};
 use super::error::Context;
 use super::index::{Pending, Table};
 use super::names::{self, FileKind};
@@ -32,6 +33,10 @@ const CHECKPOINT_BYTES: u64 = 32 << 20;
 /// What is to be done for a log.
 pub(super) struct Upkeep<F: Files> {
     in_flight: bool,
+    /// Renames after compaction.
+    pub swaps: VecDeque<Swap>,
+    /// One of them is out.
+    swap_in_flight: bool,
     rolled: VecDeque<Rolled>,
     /// A file for the next segment under a temporary name.
     pub spare: Option<Spare<F>>,
@@ -81,6 +86,8 @@ impl<F: Files> Upkeep<F> {
     pub fn new(names_synced: bool) -> Self {
         Self {
             in_flight: false,
+            swaps: VecDeque::new(),
+            swap_in_flight: false,
             rolled: VecDeque::new(),
             spare: None,
             spare_tried: false,
@@ -116,6 +123,10 @@ impl<F: Files> Upkeep<F> {
         self.in_flight
     }
 
+    pub fn has_swaps(&self) -> bool {
+        self.swap_in_flight || !self.swaps.is_empty()
+    }
+
     /// A file was created and the directory not synced since.
     pub fn names_unsynced(&self) -> bool {
         self.names_synced < self.names_changed
@@ -136,7 +147,7 @@ impl<F: Files> Upkeep<F> {
 
     /// No job is out and none is due but unlinks.
     pub fn is_idle(&self) -> bool {
-        !self.in_flight && self.rolled.is_empty() && self.doomed.is_empty()
+        !self.in_flight && self.rolled.is_empty() && self.doomed.is_empty() && self.swaps.is_empty()
     }
 }
 
@@ -155,6 +166,7 @@ enum Task<F: Files> {
     Preallocate { base: Offset, file: Arc<SegmentFile<F>>, position: u64 },
     Delete { bases: Vec<Offset> },
     Unlink { paths: Vec<PathBuf> },
+    Swap(Swap),
 }
 
 struct Checkpoint<F: Files> {
@@ -199,6 +211,7 @@ enum Done<F: Files> {
     Preallocated { base: Offset, up_to: Result<u64, LogError> },
     Deleted { paths: Vec<PathBuf> },
     Unlinked,
+    Swapped(Swapped),
 }
 
 impl<F: Files> Log<F> {
@@ -209,6 +222,7 @@ impl<F: Files> Log<F> {
             return false;
         }
         !upkeep.rolled.is_empty()
+            || !upkeep.swaps.is_empty()
             || !upkeep.doomed.is_empty()
             || upkeep.checkpoint_wanted
             || self.wants_spare()
@@ -232,6 +246,11 @@ impl<F: Files> Log<F> {
             let old = self.segments.iter().find(|segment| segment.base == rolled.old);
             let old = old.map(|segment| Box::new(IndexWrite::of(segment)));
             return Some(Task::Roll { rolled, old, epochs: self.epoch_write() });
+        }
+        // Before deletions: retention may have taken a segment whose files do not have their names yet.
+        if let Some(swap) = self.upkeep.swaps.pop_front() {
+            self.upkeep.swap_in_flight = true;
+            return Some(Task::Swap(swap));
         }
         if !self.upkeep.doomed.is_empty() {
             return Some(Task::Delete { bases: std::mem::take(&mut self.upkeep.doomed) });
@@ -257,6 +276,7 @@ impl<F: Files> Log<F> {
     /// *Shard.* Takes the outcome of a job. An error means that the directory is to be taken offline.
     pub fn finish(&mut self, outcome: Outcome<F>, now: Now) -> Result<(), LogError> {
         self.upkeep.in_flight = false;
+        self.upkeep.swap_in_flight = false;
         let done = outcome.done.inspect_err(|error| self.take_offline(error))?;
         match done {
             Done::Rolled { rolled, rows, epochs } => {
@@ -303,9 +323,13 @@ impl<F: Files> Log<F> {
                 self.counts.preparations_failed += 1;
                 tracing::warn!(partition = %self.topic_partition, %error, "could not prepare for appends");
             }
-            Done::Deleted { paths } => {
-                let delay = Duration::from_millis(self.config.file_delete_delay_ms.max(0) as u64);
-                self.upkeep.unlinks.push_back(Unlink { due: now.monotonic.plus(delay), paths });
+            Done::Deleted { paths } => self.unlink_later(paths, now),
+            Done::Swapped(Swapped { output, paths }) => {
+                if let Some(segment) = output.and_then(|base| self.segment_at(base)) {
+                    segment.mark_written(segment.unwritten_rows());
+                    segment.release_rows();
+                }
+                self.unlink_later(paths, now);
             }
             Done::Unlinked => {}
         }
@@ -442,8 +466,17 @@ impl<F: Files> Log<F> {
         self.flushed_at = now.monotonic;
     }
 
+    fn unlink_later(&mut self, paths: Vec<PathBuf>, now: Now) {
+        let delay = Duration::from_millis(self.config.file_delete_delay_ms.max(0) as u64);
+        self.upkeep.unlinks.push_back(Unlink { due: now.monotonic.plus(delay), paths });
+    }
+
+    fn segment_at(&mut self, base: Offset) -> Option<&mut Segment<F>> {
+        self.segments.iter_mut().find(|segment| segment.base == base)
+    }
+
     fn mark_written(&mut self, base: Offset, rows: Rows, release: bool) {
-        if let Some(segment) = self.segments.iter_mut().find(|segment| segment.base == base) {
+        if let Some(segment) = self.segment_at(base) {
             segment.mark_written(rows);
             if release {
                 segment.release_rows();
@@ -475,6 +508,7 @@ impl<F: Files> Job<F> {
             Task::Delete { bases } => {
                 rename_deleted(&context, &dir, &bases).map(|paths| Done::Deleted { paths })
             }
+            Task::Swap(swap) => swap.run(&context, &dir).map(Done::Swapped),
             Task::Unlink { paths } => unlink(&context.files, &paths).map(|()| Done::Unlinked),
         };
         Outcome { names_changed, done }

@@ -8,6 +8,7 @@
 
 mod append;
 mod checkpoint;
+mod clean;
 mod dir;
 mod epochs;
 mod error;
@@ -42,6 +43,7 @@ use crate::wire::ErrorCode;
 
 pub use append::{Appended, Batch};
 pub use checkpoint::CheckpointError;
+pub use clean::{Clean, CleanError, CleanFigures, CleanSettings, CleanStep, Cleanable, Cleaned};
 pub use dir::{Checkpoint, DirError, DirLock, DirectoryId, Found, FoundPartition, LogDir, MetaProperties};
 pub use epochs::EpochStart;
 pub use error::{LogError, ReadError};
@@ -115,6 +117,10 @@ pub struct Log<F: Files> {
     windows: VecDeque<Window>,
     /// Truncations so far: what was planned before one is stale after it.
     generation: u64,
+    /// Exchanges of segments by compaction so far: positions from before one are stale after it.
+    layout: u64,
+    /// What compaction has cleaned.
+    cleaned: Option<Offset>,
     /// A write, sync or rename failed: nothing more is written.
     offline: bool,
     upkeep: Upkeep<F>,

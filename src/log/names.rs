@@ -88,8 +88,22 @@ pub(super) fn file(dir: &Path, base: Offset, kind: FileKind) -> PathBuf {
 
 /// `path` with `.deleted` behind it.
 pub(super) fn deleted(path: &Path) -> PathBuf {
+    suffixed(path, ".deleted")
+}
+
+/// `path` with `.cleaned` behind it.
+pub(super) fn cleaned(path: &Path) -> PathBuf {
+    suffixed(path, ".cleaned")
+}
+
+/// `path` with `.swap` behind it.
+pub(super) fn swap(path: &Path) -> PathBuf {
+    suffixed(path, ".swap")
+}
+
+fn suffixed(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
-    name.push(".deleted");
+    name.push(suffix);
     PathBuf::from(name)
 }
 

@@ -40,6 +40,7 @@ pub struct TimeJob<F: Files> {
     context: Arc<LogContext<F>>,
     dir: PathBuf,
     log_start: Offset,
+    layout: u64,
     /// What the record's timestamp must reach.
     wanted: Timestamp,
     /// The segments that may hold it, in order.
@@ -95,7 +96,14 @@ impl<F: Files> Log<F> {
             return OffsetLookup::Ready(None);
         }
         let (context, dir) = (Arc::clone(&self.context), self.dir.clone());
-        OffsetLookup::NeedsDisk(TimeJob { context, dir, log_start: self.log_start, wanted, places })
+        let (log_start, layout) = (self.log_start, self.layout);
+        OffsetLookup::NeedsDisk(TimeJob { context, dir, log_start, layout, wanted, places })
+    }
+
+    /// Whether the answer of a job of this layout, or its failure, counts. Otherwise compaction has exchanged
+    /// segments under it: look again.
+    pub fn is_current(&self, layout: u64) -> bool {
+        layout == self.layout
     }
 }
 
@@ -129,6 +137,11 @@ fn offset_floor<F: Files>(segment: &Segment<F>, offset: Offset) -> TimeFloor {
 }
 
 impl<F: Files> TimeJob<F> {
+    /// For [`Log::is_current`].
+    pub fn layout(&self) -> u64 {
+        self.layout
+    }
+
     /// *File thread.* `None`: no such record.
     pub fn run(self) -> Result<Option<TimestampOffset>, LogError> {
         for place in &self.places {

@@ -167,6 +167,10 @@ impl<F: Files> Log<F> {
         if outcome.generation != self.generation {
             return Err(ReadError::Stale);
         }
+        // Compaction has exchanged segments: the position may be one of a file that is not there any more.
+        if outcome.layout != self.layout {
+            return self.read(outcome.request);
+        }
         // Retention may have taken it meanwhile; the descriptors still read.
         let alive = self.segments.iter_mut().find(|segment| segment.base == outcome.segment);
         let result = match outcome.result {
@@ -278,6 +282,7 @@ impl<F: Files> Log<F> {
             index_rows: segment.index.in_file(),
             aborted: request.with_aborted.then(|| self.aborted_parts(number)),
             generation: self.generation,
+            layout: self.layout,
         })))
     }
 
@@ -328,6 +333,8 @@ impl<F: Files> Log<F> {
         if offset >= segment.next {
             return Ok(Located::Beyond);
         }
+        // Compaction leaves gaps between segments: then its first batch is the answer.
+        let offset = offset.max(segment.base);
         // The batch that begins at or before it, among those that were just appended.
         let after = self.recent.partition_point(|recent| recent.first <= offset);
         if let Some(recent) = after.checked_sub(1).and_then(|number| self.recent.get(number))
@@ -439,6 +446,7 @@ pub struct ReadJob<F: Files> {
     /// `None`: aborted transactions are not asked for.
     aborted: Option<Vec<AbortedPart>>,
     generation: u64,
+    layout: u64,
 }
 
 /// The aborted transactions of one segment.
@@ -463,6 +471,7 @@ pub struct ReadOutcome<F: Files> {
     segment: Offset,
     request: ReadRequest,
     generation: u64,
+    layout: u64,
     result: Result<Answer<F>, LogError>,
 }
 
@@ -480,7 +489,13 @@ impl<F: Files> ReadJob<F> {
     /// *File thread.*
     pub fn run(self) -> ReadOutcome<F> {
         let result = self.look();
-        ReadOutcome { segment: self.segment, request: self.request, generation: self.generation, result }
+        ReadOutcome {
+            segment: self.segment,
+            request: self.request,
+            generation: self.generation,
+            layout: self.layout,
+            result,
+        }
     }
 
     fn look(&self) -> Result<Answer<F>, LogError> {
@@ -573,6 +588,7 @@ impl<F: Files> ReadJob<F> {
 
     /// The position to search `offset` from, and the index rows around it.
     fn position(&self, floor: Floor, offset: Offset) -> Result<(u32, Vec<OffsetEntry>), LogError> {
+        let offset = offset.max(self.segment);
         let rows = match floor {
             Floor::Position(position) => return Ok((position, Vec::new())),
             Floor::InIndex { rows } => rows,

@@ -38,6 +38,8 @@ pub struct OpenOptions {
     pub recovery_point: Offset,
     /// From `log-start-offset-checkpoint`; 0 if it has no entry.
     pub log_start: Offset,
+    /// From `cleaner-offset-checkpoint`; `None` if it has no entry.
+    pub cleaned: Option<Offset>,
     /// The log directory had the clean-shutdown marker.
     pub clean: bool,
 }
@@ -54,7 +56,7 @@ pub enum OpenError {
 impl<F: Files> Log<F> {
     /// *File thread.* Opens the log in `options.dir`, an empty one if there is none, and repairs it.
     pub fn open(context: &Arc<LogContext<F>>, options: OpenOptions, now: Now) -> Result<Log<F>, OpenError> {
-        let OpenOptions { dir, topic_partition, config, recovery_point, log_start, clean } = options;
+        let OpenOptions { dir, topic_partition, config, recovery_point, log_start, cleaned, clean } = options;
         let files = &context.files;
         create_dir(files, &dir)?;
         let Listing { logs, mut snapshots, transaction_indexes } = tidy::tidy(files, &dir)?;
@@ -66,6 +68,7 @@ impl<F: Files> Log<F> {
             dir: &dir,
             config: &config,
             trusted,
+            cleaned,
             clean: clean && !epochs_lost,
             wall: now.wall,
             transaction_indexes: &transaction_indexes,
@@ -115,6 +118,8 @@ impl<F: Files> Log<F> {
             recent: VecDeque::new(),
             windows: VecDeque::new(),
             generation: 0,
+            layout: 0,
+            cleaned,
             offline: false,
             // A process that was killed may have created the last file without a sync of the directory since.
             upkeep: Upkeep::new(names_synced),
@@ -164,6 +169,7 @@ pub(super) struct Loader<'a, F: Files> {
     config: &'a LogConfig,
     /// What lies below was on the disk.
     trusted: Offset,
+    cleaned: Option<Offset>,
     clean: bool,
     wall: Timestamp,
     /// Segments that have the file.
@@ -203,7 +209,9 @@ impl<F: Files> Loader<'_, F> {
 
     /// Whether a segment is missing before `base`; below the recovery point and after compaction gaps are right.
     fn is_gap(&self, expected: Offset, base: Offset) -> bool {
-        let compacted = self.config.cleanup_policy.compact;
+        // The policy may have been another one when the log was cleaned.
+        let compacted =
+            self.config.cleanup_policy.compact || self.cleaned.is_some_and(|cleaned| base <= cleaned);
         expected > base || (expected < base && !compacted && !self.clean && base > self.trusted)
     }
 

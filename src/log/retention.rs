@@ -14,8 +14,10 @@ impl<F: Files> Log<F> {
         self.upkeep.retention_waits = None;
         let mut size = self.size();
         while let Some(first) = self.segments.front() {
+            // Compaction may leave an empty segment at the start.
+            let is_empty_active = first.size == 0 && self.segments.len() == 1;
             let end = self.segments.get(1).map_or(first.next, |next| next.base);
-            if end > high_watermark || first.size == 0 || !self.is_superfluous(size, end, now) {
+            if end > high_watermark || is_empty_active || !self.is_superfluous(size, end, now) {
                 break;
             }
             if end > self.flushed {

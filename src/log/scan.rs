@@ -57,6 +57,11 @@ impl<'a, H: FileHandle> Scan<'a, H> {
         Self::new(file, position, end, expected, CHUNK_WHOLE_BYTES)
     }
 
+    /// Ready to read every byte, `chunk_bytes` at once.
+    pub fn in_chunks(file: &'a H, position: u32, end: u32, expected: Offset, chunk_bytes: usize) -> Self {
+        Self::new(file, position, end, expected, chunk_bytes.max(HEAD_LEN))
+    }
+
     fn new(file: &'a H, position: u32, end: u32, expected: Offset, chunk_bytes: usize) -> Self {
         Self { file, position, end, expected, chunk_bytes, buffer: Vec::new(), buffer_position: position }
     }

@@ -198,8 +198,13 @@ impl<F: Files> Segment<F> {
 
     /// Rows of its indexes are not in their files.
     pub fn has_unwritten_rows(&self) -> bool {
+        self.unwritten_rows() != Rows::default()
+    }
+
+    /// How many.
+    pub fn unwritten_rows(&self) -> Rows {
         let aborted = self.aborted.as_deref().map_or(0, Table::unwritten);
-        self.index.unwritten() > 0 || self.times.unwritten() > 0 || aborted > 0
+        Rows { index: self.index.unwritten(), times: self.times.unwritten(), aborted }
     }
 
     /// So many more rows are in the files.

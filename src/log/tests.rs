@@ -64,6 +64,7 @@ impl Bench {
             config: Arc::clone(&self.config),
             recovery_point,
             log_start: Offset::ZERO,
+            cleaned: None,
             clean,
         };
         Log::open(&self.context, options, at(0)).unwrap()

@@ -146,6 +146,7 @@ impl<F: Files> Log<F> {
         self.segments.clear();
         self.segments.push_back(Segment::new(offset, file, now.wall));
         self.log_start = offset;
+        self.cleaned = None;
         self.epochs.clear();
         let snapshots = std::mem::take(&mut self.snapshots);
         let paths = snapshots.iter().map(|offset| names::file(&dir, *offset, FileKind::Snapshot));
@@ -159,6 +160,7 @@ impl<F: Files> Log<F> {
     /// The log ends at `end` now: memory of what was behind it goes.
     fn forget_after(&mut self, end: Offset) {
         self.generation += 1;
+        self.cleaned = self.cleaned.map(|cleaned| cleaned.min(end));
         self.recent.clear();
         self.windows.clear();
         self.upkeep.truncated(self.appended_bytes);

@@ -459,6 +459,7 @@ fn open_log(
             config,
             recovery_point: entry.found.recovery_point,
             log_start: entry.found.log_start,
+            cleaned: entry.found.cleaned,
             clean: entry.clean,
         },
         None => {
@@ -474,6 +475,7 @@ fn open_log(
                 config,
                 recovery_point: Offset::ZERO,
                 log_start: Offset::ZERO,
+                cleaned: None,
                 clean: true,
             }
         }

@@ -14,6 +14,9 @@ use crate::log::{OffsetLookup, ProducerDescription, TimeJob, TimestampOffset, Ti
 use crate::partition::EpochEnd;
 use crate::wire::ErrorCode;
 
+/// Looks at the disk for one answer, if compaction exchanges segments meanwhile.
+const LOOKS_MAX: usize = 5;
+
 enum Found {
     Now(OffsetAnswer),
     OnDisk { job: TimeJob<OsFiles>, bound: Offset },
@@ -40,8 +43,25 @@ impl Shard {
         let shard = self.clone();
         spawn(Queue::Serve, "offset by time", async move {
             for (index, job, bound) in on_disk {
-                let found = shard.settings.directories.threads.run("offset by time", move || job.run()).await;
-                answers[index] = match found {
+                answers[index] = shard.find_on_disk(&queries[index], job, bound).await;
+            }
+            shard.mesh.push_reply(reply_to, Reply::Offsets(answers));
+        })
+        .detach();
+    }
+
+    async fn find_on_disk(
+        self: &Rc<Self>,
+        query: &OffsetQuery,
+        mut job: TimeJob<OsFiles>,
+        mut bound: Offset,
+    ) -> Result<OffsetAnswer, ErrorCode> {
+        for _ in 0..LOOKS_MAX {
+            let layout = job.layout();
+            let found = self.settings.directories.threads.run("offset by time", move || job.run()).await;
+            let replica = self.replica(query.key).ok_or(ErrorCode::UnknownTopicOrPartition)?;
+            if replica.with(|partition| partition.log().is_current(layout))? {
+                return match found {
                     Ok(found) => Ok(OffsetAnswer { found: found.filter(|found| found.offset < bound) }),
                     Err(error) => {
                         tracing::warn!("a look-up by time failed: {error}");
@@ -49,9 +69,13 @@ impl Shard {
                     }
                 };
             }
-            shard.mesh.push_reply(reply_to, Reply::Offsets(answers));
-        })
-        .detach();
+            match self.find_offset(query)? {
+                Found::Now(answer) => return Ok(answer),
+                Found::OnDisk { job: next, bound: below } => (job, bound) = (next, below),
+            }
+        }
+        // Retriable: the client asks again.
+        Err(ErrorCode::NotLeaderOrFollower)
     }
 
     fn find_offset(&self, query: &OffsetQuery) -> Result<Found, ErrorCode> {

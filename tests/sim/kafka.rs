@@ -35,6 +35,7 @@ fn open(dir: &Path, recovery_point: i64, clean: bool) -> Log<OsFiles> {
         config: Arc::new(config),
         recovery_point: Offset(recovery_point),
         log_start: Offset::ZERO,
+        cleaned: None,
         clean,
     };
     Log::open(&Arc::new(LogContext::new(OsFiles)), options, now()).unwrap()

@@ -381,6 +381,7 @@ impl World {
             config: Arc::clone(&self.config),
             recovery_point: partition.recovery_point,
             log_start: partition.log_start,
+            cleaned: partition.cleaned,
             clean: found.clean,
         };
         self.dir = dir;

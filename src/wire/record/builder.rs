@@ -57,6 +57,14 @@ impl BatchBuilder {
         self
     }
 
+    /// Notes in the base timestamp from when on tombstones and markers of the batch may go (KIP-534); before the
+    /// first record.
+    pub fn with_delete_horizon(mut self, horizon: Timestamp) -> Self {
+        self.head.set_attributes(self.head.attributes().with_delete_horizon(true));
+        self.head.set_base_timestamp(horizon);
+        self
+    }
+
     /// Adds a record behind the last one.
     pub fn append(
         &mut self,
@@ -83,7 +91,7 @@ impl BatchBuilder {
         assert!(offset >= self.next_offset, "record offsets of a batch must rise");
         let offset_delta = i32::try_from(offset.0 - self.head.base_offset().0);
         let offset_delta = offset_delta.expect("a batch spans fewer than 2^31 offsets");
-        if self.head.count() == 0 {
+        if self.head.count() == 0 && !self.head.attributes().has_delete_horizon() {
             self.head.set_base_timestamp(timestamp);
         }
         let timestamp_delta = timestamp.0.wrapping_sub(self.head.base_timestamp().0);
