@@ -84,7 +84,6 @@ const REPLICATION: &str = "kuring does not replicate between nodes yet";
 const QUORUM: &str = "kuring's metadata log has timings and sizes of its own";
 const TRANSACTIONS: &str = "kuring has no transactions yet";
 const GROUPS: &str = "kuring serves classic consumer groups only";
-const CLEANER: &str = "kuring does not compact yet";
 const TIERED: &str = "kuring has no tiered storage";
 const METRICS: &str = "kuring's metrics are not Kafka's reporters";
 const QUOTAS: &str = "kuring has no quotas yet";
@@ -129,7 +128,6 @@ const IGNORED: &[(&str, &str)] = &[
     ("errors.deadletterqueue.*", GROUPS),
     ("offsets.load.buffer.size", "kuring loads offsets in blocks of its own size"),
     ("offsets.topic.compression.codec", "kuring does not compress the offsets topic"),
-    ("log.cleaner.*", CLEANER),
     ("remote.*", TIERED),
     ("follower.fetch.last.tiered.offset.enable", TIERED),
     ("rsm.config.*", TIERED),

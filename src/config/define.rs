@@ -281,11 +281,23 @@ impl fmt::Display for Value {
             Value::Null => f.write_str("null"),
             Value::Boolean(flag) => flag.fmt(f),
             Value::Integer(number) => number.fmt(f),
-            // `{:?}` keeps the ".0" of a whole number, as Java does.
-            Value::Double(number) => write!(f, "{number:?}"),
+            Value::Double(number) => f.write_str(&java_double(*number)),
             Value::String(text) => f.write_str(text),
             Value::List(items) => f.write_str(&items.join(",")),
         }
+    }
+}
+
+/// As Java's `Double.toString`: with a fraction always, and with an exponent from 10^7 on and below 10^-3.
+fn java_double(number: f64) -> String {
+    let is_plain = number == 0.0 || !number.is_finite() || (1e-3..1e7).contains(&number.abs());
+    if is_plain {
+        return format!("{number:?}");
+    }
+    let text = format!("{number:E}");
+    match text.split_once('E') {
+        Some((mantissa, exponent)) if !mantissa.contains('.') => format!("{mantissa}.0E{exponent}"),
+        _ => text,
     }
 }
 
@@ -373,6 +385,10 @@ mod tests {
         let policy = define(Kind::List, Valid::OneOf(&["compact", "delete"]));
         assert_eq!(policy.parse("compact , delete,compact").unwrap().to_string(), "compact,delete");
         assert_eq!(policy.parse(""), Ok(Value::List(Vec::new())));
-        assert_eq!(define(Kind::Double, Valid::Any).parse("1").unwrap().to_string(), "1.0");
+        let double = |text| define(Kind::Double, Valid::Any).parse(text).unwrap().to_string();
+        for text in ["1.0", "0.5", "1.7976931348623157E308", "1.0E8", "1.5E-4"] {
+            assert_eq!(double(text), text);
+        }
+        assert_eq!(double("1"), "1.0");
     }
 }

@@ -32,6 +32,24 @@ pub enum TimestampType {
     LogAppendTime,
 }
 
+/// What compaction may take, all its threads together (`log.cleaner.*`). All but `enabled` and `cpu_percent` are
+/// dynamic.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct CleanerSettings {
+    pub enabled: bool,
+    /// Partitions cleaned at the same time.
+    pub threads: usize,
+    /// Read and written.
+    pub bytes_per_second: f64,
+    pub map_bytes: u64,
+    pub map_load_factor: f64,
+    pub buffer_bytes: u64,
+    /// Before it looks again when nothing was to be cleaned.
+    pub backoff_ms: u64,
+    /// Of a core, for each thread.
+    pub cpu_percent: u64,
+}
+
 /// Every setting of a topic that the log and the partition act on. Sizes in bytes, times in milliseconds;
 /// -1 is "no limit" where Kafka says so.
 #[derive(Clone, PartialEq, Debug)]

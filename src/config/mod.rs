@@ -30,5 +30,5 @@ pub use broker::{
 pub use define::{Definition, Importance, InvalidValue, Kind, Update, Valid, Value};
 pub use describe::{ConfigSource, Row, Synonym};
 pub use listeners::{Endpoint, Listener, ListenerName, SecurityProtocol};
-pub use log::{CleanupPolicy, LogConfig, TimestampType, TopicCompression};
+pub use log::{CleanerSettings, CleanupPolicy, LogConfig, TimestampType, TopicCompression};
 pub use settings::{Levels, Overrides, Settings};

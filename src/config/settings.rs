@@ -5,7 +5,7 @@
 use super::define::Value;
 use super::log_levels::LogConfigSource;
 use super::table;
-use super::{ConnectionLimits, LogConfig};
+use super::{CleanerSettings, ConnectionLimits, LogConfig};
 use std::collections::BTreeMap;
 
 /// Values of one level by name, as the metadata log keeps them.
@@ -112,6 +112,28 @@ impl Levels<'_> {
     /// The settings of a topic with these overrides.
     pub fn log_config(&self, topic: &Overrides) -> LogConfig {
         LogConfigSource { topic, levels: *self }.build()
+    }
+
+    /// What compaction may take.
+    pub fn cleaner(&self) -> CleanerSettings {
+        let integer = |name| match self.value(name) {
+            Value::Integer(number) => u64::try_from(number).unwrap_or(0),
+            other => panic!("{name} is {other:?} in the table, not a number"),
+        };
+        let double = |name| match self.value(name) {
+            Value::Double(number) => number,
+            other => panic!("{name} is {other:?} in the table, not a number"),
+        };
+        CleanerSettings {
+            enabled: self.value("log.cleaner.enable") == Value::Boolean(true),
+            threads: integer("log.cleaner.threads") as usize,
+            bytes_per_second: double("log.cleaner.io.max.bytes.per.second"),
+            map_bytes: integer("log.cleaner.dedupe.buffer.size"),
+            map_load_factor: double("log.cleaner.io.buffer.load.factor"),
+            buffer_bytes: integer("log.cleaner.io.buffer.size"),
+            backoff_ms: integer("log.cleaner.backoff.ms"),
+            cpu_percent: integer("kuring.cleaner.cpu.percent"),
+        }
     }
 
     /// The limits on connections.

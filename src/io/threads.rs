@@ -56,6 +56,16 @@ impl std::fmt::Debug for Job {
 impl FileThreads {
     /// One thread keeps the order of jobs, more do not.
     pub fn start(name: &'static str, threads: usize, queue_max: usize) -> std::io::Result<Self> {
+        Self::start_at(name, threads, queue_max, 0)
+    }
+
+    /// Threads that step back, by `nice` of 0 to 19, where others want the core.
+    pub fn start_at(
+        name: &'static str,
+        threads: usize,
+        queue_max: usize,
+        nice: i32,
+    ) -> std::io::Result<Self> {
         assert!(threads > 0 && queue_max > 0, "the pool {name} could never do anything");
         let shared =
             Arc::new(Shared { name, queue_max, state: Mutex::new(State::default()), work: Condvar::new() });
@@ -63,7 +73,16 @@ impl FileThreads {
         for index in 0..threads {
             let shared = pool.shared.clone();
             let builder = std::thread::Builder::new().name(format!("{name}-{index}"));
-            match builder.spawn(move || shared.work_until_stopped()) {
+            let work = move || {
+                // On Linux a thread has a nice value of its own. Without the right to it all goes on, less kindly.
+                if nice != 0
+                    && let Err(error) = rustix::process::setpriority_process(None, nice)
+                {
+                    tracing::debug!("{name} keeps its priority: {error}");
+                }
+                shared.work_until_stopped();
+            };
+            match builder.spawn(work) {
                 Ok(thread) => pool.shared.lock().threads.push(thread),
                 Err(error) => {
                     pool.stop();

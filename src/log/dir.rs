@@ -253,6 +253,11 @@ impl<F: Files> LogDir<F> {
         Ok(self.files.write_atomically(&path, text.as_bytes()).context("write", &path)?)
     }
 
+    /// The file was written once.
+    pub fn has_checkpoint(&self, checkpoint: Checkpoint) -> bool {
+        self.files.exists(&self.path.join(checkpoint.file())).unwrap_or(true)
+    }
+
     /// The last step of a clean shutdown: all logs are closed, all checkpoints are written.
     pub fn mark_clean_shutdown(&self, epoch: BrokerEpoch) -> Result<(), DirError> {
         let path = self.path.join(CLEAN_FILE);

@@ -43,7 +43,9 @@ use crate::wire::ErrorCode;
 
 pub use append::{Appended, Batch};
 pub use checkpoint::CheckpointError;
-pub use clean::{Clean, CleanError, CleanFigures, CleanSettings, CleanStep, Cleanable, Cleaned};
+pub use clean::{
+    Clean, CleanError, CleanFigures, CleanSettings, CleanStep, Cleanable, Cleaned, FirstTimestampJob,
+};
 pub use dir::{Checkpoint, DirError, DirLock, DirectoryId, Found, FoundPartition, LogDir, MetaProperties};
 pub use epochs::EpochStart;
 pub use error::{LogError, ReadError};

@@ -506,7 +506,7 @@ fn newest(base: Offset, row: TimeEntry) -> Newest {
 }
 
 /// Youngest timestamp of the first batch.
-fn first_timestamp(file: &impl FileHandle, size: u32) -> io::Result<Option<Timestamp>> {
+pub(super) fn first_timestamp(file: &impl FileHandle, size: u32) -> io::Result<Option<Timestamp>> {
     if size == 0 {
         return Ok(None);
     }

@@ -20,7 +20,7 @@ use crate::base::clock::Now;
 use crate::base::{LeaderEpoch, Offset, TopicId};
 use crate::config::{Durability, LogConfig};
 use crate::io::Files;
-use crate::log::{FlushJob, FlushOutcome, Log, LogError, Outcome};
+use crate::log::{Clean, CleanSettings, Cleanable, FlushJob, FlushOutcome, Log, LogError, Outcome};
 use crate::wire::ErrorCode;
 
 /// One replica that leads its partition. `T` names the request that an append belongs to.
@@ -164,6 +164,16 @@ impl<F: Files, T> Partition<F, T> {
     ) -> Result<bool, LogError> {
         self.log.finish(outcome, now)?;
         Ok(self.advance_high_watermark(committed))
+    }
+
+    /// What compaction can clean of the log.
+    pub fn cleanable(&self, now: Now) -> Option<Cleanable> {
+        self.log.cleanable(self.last_stable(), now)
+    }
+
+    /// Begins to clean the log; `None`: there is nothing to clean.
+    pub fn start_clean(&self, settings: CleanSettings, now: Now) -> Option<Box<Clean<F>>> {
+        self.log.start_clean(self.last_stable(), settings, now)
     }
 
     /// Removes records below `offset` (DeleteRecords; -1 stands for the high watermark); answers the new

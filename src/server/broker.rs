@@ -26,7 +26,7 @@ use crate::metadata::{self, Command, ControllerSettings, RegisterBroker};
 use crate::net::{Accepted, Connections, Gate, Listening, listen};
 use crate::raft::{self, Quorum};
 use crate::shard::messages::{CheckpointEntry, Reply, Request};
-use crate::shard::{Directories, Lanes, Settings, Shard, lanes, write_last_checkpoints};
+use crate::shard::{Directories, Lanes, Settings, Shard, lanes, start_cleaner, write_last_checkpoints};
 
 /// How long a stop waits for requests in service before their connections are cut.
 const DRAIN_MAX: Duration = Duration::from_millis(1000);
@@ -262,6 +262,7 @@ impl Leader {
         self.remove_deleted(&shard);
         let listening = self.listen(&gate)?;
         start_checkpoints(&shard);
+        start_cleaner(&shard);
         self.admin.set_phase(Phase::Serving);
         announce(&config, &listening, self.shards, &self.admin);
 

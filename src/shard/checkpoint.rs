@@ -9,7 +9,7 @@ use crate::base::{Offset, TopicPartition};
 use crate::log::{Checkpoint, DirError};
 
 /// Which of an entry's offsets a checkpoint file holds.
-type OffsetOf = fn(&CheckpointEntry) -> Offset;
+type OffsetOf = fn(&CheckpointEntry) -> Option<Offset>;
 
 impl Shard {
     pub(super) fn checkpoint_entries(&self) -> Vec<CheckpointEntry> {
@@ -22,6 +22,7 @@ impl Shard {
                     recovery_point: partition.log().recovery_point(),
                     high_watermark: partition.high_watermark(),
                     log_start: partition.log().log_start(),
+                    cleaned: partition.log().cleaned(),
                 })
                 .ok()
         });
@@ -70,7 +71,7 @@ fn write_checkpoints(directories: &Directories, entries: &[CheckpointEntry]) -> 
     if *is_final { Ok(()) } else { write_all(directories, entries) }
 }
 
-/// Writes the three checkpoint files of every directory that serves.
+/// Writes the checkpoint files of every directory that serves.
 ///
 /// # Errors
 /// The first directory's whose files could not be written; the others are written all the same.
@@ -80,15 +81,20 @@ fn write_all(directories: &Directories, entries: &[CheckpointEntry]) -> Result<(
         if directories.has_failed(index) {
             continue;
         }
-        let files: [(Checkpoint, OffsetOf); 3] = [
-            (Checkpoint::RecoveryPoint, |entry| entry.recovery_point),
-            (Checkpoint::HighWatermark, |entry| entry.high_watermark),
-            (Checkpoint::LogStart, |entry| entry.log_start),
+        let files: [(Checkpoint, OffsetOf); 4] = [
+            (Checkpoint::RecoveryPoint, |entry| Some(entry.recovery_point)),
+            (Checkpoint::HighWatermark, |entry| Some(entry.high_watermark)),
+            (Checkpoint::LogStart, |entry| Some(entry.log_start)),
+            (Checkpoint::Cleaner, |entry| entry.cleaned),
         ];
         for (kind, offset) in files {
             let here = entries.iter().filter(|entry| entry.directory == index);
             let lines: Vec<(TopicPartition, Offset)> =
-                here.map(|entry| (entry.topic_partition.clone(), offset(entry))).collect();
+                here.filter_map(|entry| Some((entry.topic_partition.clone(), offset(entry)?))).collect();
+            // Where nothing was ever cleaned there is no file to be written again and again.
+            if kind == Checkpoint::Cleaner && lines.is_empty() && !directory.log_dir.has_checkpoint(kind) {
+                continue;
+            }
             if let Err(error) = directory.log_dir.write_checkpoint(kind, &lines) {
                 result = result.and(Err(error));
             }

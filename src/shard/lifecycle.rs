@@ -12,6 +12,7 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 
 use super::Shard;
+use super::cleaner::Cleaner;
 use super::commit::CommitService;
 use super::mesh::ReplyTo;
 use super::messages::{CheckpointEntry, Reply};
@@ -46,6 +47,7 @@ pub struct Directories {
     pub list: Vec<Directory>,
     pub threads: FileThreads,
     pub log_context: Arc<LogContext<OsFiles>>,
+    pub cleaner: Cleaner,
     /// What the start found on disk and no shard has opened yet.
     pub start_list: StartList,
     failed: Vec<AtomicBool>,
@@ -98,7 +100,8 @@ impl Directories {
         let flags = || list.iter().map(|_| AtomicBool::new(false)).collect();
         let (failed, failing, unclean) = (flags(), flags(), flags());
         let checkpoints_final = Mutex::new(false);
-        Self { list, threads, log_context, start_list, failed, failing, unclean, checkpoints_final }
+        let cleaner = Cleaner::new(list.len());
+        Self { list, threads, log_context, cleaner, start_list, failed, failing, unclean, checkpoints_final }
     }
 
     pub(super) fn lock_checkpoints(&self) -> MutexGuard<'_, bool> {
@@ -331,9 +334,9 @@ impl Shard {
         }
     }
 
-    /// Waits until no job of the replica's log is on a file thread.
+    /// Waits until no job of the replica's log, and no slice of its compaction, is on a file thread.
     async fn jobs_done(self: &Rc<Self>, replica: &Replica) {
-        while replica.job_runs.get() {
+        while replica.job_runs.get() || replica.cleaning.slice_runs.get() {
             self.sleep(JOB_POLL).await;
         }
     }
@@ -412,16 +415,17 @@ impl Shard {
             .threads
             .run("close log", move || {
                 let closed = log.close(clock::now());
-                closed.map(|()| (log.recovery_point(), log.log_start()))
+                closed.map(|()| (log.recovery_point(), log.log_start(), log.cleaned()))
             })
             .await;
         match closed {
-            Ok((recovery_point, log_start)) => Some(CheckpointEntry {
+            Ok((recovery_point, log_start, cleaned)) => Some(CheckpointEntry {
                 directory: replica.directory,
                 topic_partition: replica.topic_partition.clone(),
                 recovery_point,
                 high_watermark,
                 log_start,
+                cleaned,
             }),
             Err(error) => {
                 tracing::error!(partition = %replica.topic_partition, "its log was not closed cleanly: {error}");

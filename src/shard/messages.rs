@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::cleaner::{CleanEnd, CleanRequest, CleanableLogs};
 use super::placement::PartitionKey;
 use crate::base::clock::{Monotonic, Timestamp};
 use crate::base::{LeaderEpoch, Offset, ProducerId, TopicPartition};
@@ -33,6 +34,10 @@ pub enum Request {
     DirectoryFailed(usize),
     /// Offsets for the checkpoint files.
     Checkpoint,
+    /// Which logs are dirty.
+    FindCleanable,
+    /// Compacts a log; answered when it is done.
+    Clean(CleanRequest),
     /// To shard 0: the controller and the coordinators.
     Control(ControlRequest),
     /// Closes every log; nothing is served after it.
@@ -49,6 +54,8 @@ pub enum Reply {
     Producers(Vec<Result<Vec<ProducerDescription>, ErrorCode>>),
     LogSizes(Vec<LogSize>),
     Checkpoint(Vec<CheckpointEntry>),
+    Cleanable(CleanableLogs),
+    Cleaned(CleanEnd),
     Control(ControlReply),
     /// For requests that have nothing to tell.
     Done,
@@ -213,6 +220,8 @@ pub struct CheckpointEntry {
     pub recovery_point: Offset,
     pub high_watermark: Offset,
     pub log_start: Offset,
+    /// `None`: it was never compacted.
+    pub cleaned: Option<Offset>,
 }
 
 /// What only shard 0 can answer.

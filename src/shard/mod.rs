@@ -7,6 +7,7 @@
 
 mod appends;
 mod checkpoint;
+mod cleaner;
 mod commit;
 mod fetches;
 mod figures;
@@ -28,6 +29,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 pub use checkpoint::write_last_checkpoints;
+pub use cleaner::{Cleaner, CleanerCounters, start_cleaner};
 pub use commit::CommitService;
 pub use figures::{Detail, Figures, LogFigures, PartitionFigures, WantedFigures};
 pub use lifecycle::{Directories, Directory, StartEntry, StartList};
@@ -267,6 +269,8 @@ impl Shard {
             Request::Checkpoint => {
                 self.mesh.push_reply(reply_to, Reply::Checkpoint(self.checkpoint_entries()))
             }
+            Request::FindCleanable => self.find_cleanable(reply_to),
+            Request::Clean(request) => self.clean(reply_to, request),
             Request::Publish(image) => self.publish(reply_to, image),
             Request::DirectoryFailed(directory) => {
                 self.directory_failed(directory);

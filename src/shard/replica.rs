@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use super::appends::AppendToken;
+use super::cleaner::CleaningState;
 use super::placement::PartitionKey;
 use crate::base::TopicPartition;
 use crate::base::clock::{self, Monotonic};
@@ -23,6 +24,7 @@ pub(super) struct Replica {
     pub(super) is_dirty: Cell<bool>,
     /// A job of its log is on a file thread.
     pub(super) job_runs: Cell<bool>,
+    pub(super) cleaning: CleaningState,
     /// Bytes appended since the last flush began.
     pub(super) unflushed_bytes: Cell<u64>,
     /// When the first of them was appended.
@@ -51,6 +53,7 @@ impl Replica {
             state: RefCell::new(ReplicaState::Opening),
             is_dirty: Cell::new(false),
             job_runs: Cell::new(false),
+            cleaning: CleaningState::default(),
             unflushed_bytes: Cell::new(0),
             unflushed_since: Cell::new(Monotonic::ZERO),
             is_swept: Cell::new(false),

@@ -3,6 +3,7 @@
 
 mod admin;
 mod commands;
+mod compaction;
 mod configs;
 mod crash;
 mod fetch;

@@ -15,7 +15,7 @@ use kuring::log::{Batch, Log, LogContext, OpenOptions, Origin, Read, ReadRequest
 use kuring::wire::record::{BatchBuilder, Batches, Codec, Compression, EndTxnMarker};
 
 /// Whether a real Kafka is to be used.
-fn is_wanted() -> bool {
+pub fn is_wanted() -> bool {
     let wanted = std::env::var_os("KURING_TEST_KAFKA_FILES").is_some();
     if !wanted {
         eprintln!("not run: KURING_TEST_KAFKA_FILES is not set");
@@ -29,6 +29,10 @@ fn now() -> Now {
 
 fn open(dir: &Path, recovery_point: i64, clean: bool) -> Log<OsFiles> {
     let config = LogConfig { segment_bytes: 10_000, index_interval_bytes: 500, ..LogConfig::default() };
+    open_with(dir, config, recovery_point, clean)
+}
+
+pub fn open_with(dir: &Path, config: LogConfig, recovery_point: i64, clean: bool) -> Log<OsFiles> {
     let options = OpenOptions {
         dir: dir.to_path_buf(),
         topic_partition: TopicPartition::new("t", PartitionIndex(0)),
@@ -41,7 +45,7 @@ fn open(dir: &Path, recovery_point: i64, clean: bool) -> Log<OsFiles> {
     Log::open(&Arc::new(LogContext::new(OsFiles)), options, now()).unwrap()
 }
 
-fn kafka_real(arguments: &[&str]) -> String {
+pub fn kafka_real(arguments: &[&str]) -> String {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/kafka-real");
     let output = Command::new(program).args(arguments).output().expect("kafka-real");
     let text = [output.stdout, output.stderr].concat();
@@ -50,7 +54,7 @@ fn kafka_real(arguments: &[&str]) -> String {
     text
 }
 
-fn files(dir: &Path, extension: &str) -> Vec<PathBuf> {
+pub fn files(dir: &Path, extension: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<PathBuf> =
         entries.filter(|path| path.extension().is_some_and(|found| found == extension)).collect();
@@ -247,7 +251,7 @@ fn read(log: &mut Log<OsFiles>, offset: i64, bound: i64) -> i64 {
     next
 }
 
-fn copy(from: &Path, to: &Path) {
+pub fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {
         let path = entry.unwrap().path();

@@ -36,6 +36,7 @@ fn open(dir: &Path, clean: bool) -> Log<OsFiles> {
         config: Arc::new(config),
         recovery_point: Offset::ZERO,
         log_start: Offset::ZERO,
+        cleaned: None,
         clean,
     };
     Log::open(&Arc::new(LogContext::new(OsFiles)), options, now()).unwrap()

@@ -34,6 +34,7 @@ fn open(dir: &Path, recovery_point: i64, clean: bool) -> Log<OsFiles> {
         config: Arc::new(config),
         recovery_point: Offset(recovery_point),
         log_start: Offset::ZERO,
+        cleaned: None,
         clean,
     };
     let mut log = Log::open(&Arc::new(LogContext::new(OsFiles)), options, now()).unwrap();

@@ -271,6 +271,71 @@ pub(super) static LOG: &[Definition] = &[
         "The share of uncompacted bytes at which compaction starts.",
     )
     .dynamic(),
+    // The cleaner.
+    p(
+        "log.cleaner.enable",
+        Boolean,
+        Some("true"),
+        Any,
+        Medium,
+        "Whether compacted topics are compacted; without it they grow for ever, also the one of committed \
+         offsets.",
+    ),
+    p(
+        "log.cleaner.threads",
+        Int,
+        Some("1"),
+        Between(0, 64),
+        Medium,
+        "How many partitions are compacted at the same time, each on a thread of its own.",
+    )
+    .dynamic(),
+    p(
+        "log.cleaner.io.max.bytes.per.second",
+        Double,
+        Some("1.7976931348623157E308"),
+        Any,
+        Medium,
+        "How many bytes compaction reads and writes in a second, all its threads together.",
+    )
+    .dynamic(),
+    p(
+        "log.cleaner.dedupe.buffer.size",
+        Long,
+        Some("134217728"),
+        AtLeast(1 << 20),
+        Medium,
+        "The memory for the keys of the part of a log that is being compacted, all threads together; it is \
+         taken while one runs, and no more of it than there are records.",
+    )
+    .dynamic(),
+    p(
+        "log.cleaner.io.buffer.size",
+        Int,
+        Some("524288"),
+        AtLeast(0),
+        Medium,
+        "The memory for reading and writing, all threads together; half is for each.",
+    )
+    .dynamic(),
+    p(
+        "log.cleaner.io.buffer.load.factor",
+        Double,
+        Some("0.9"),
+        Between(0, 1),
+        Medium,
+        "How full the memory for the keys may become: more keys per round, slower to look up.",
+    )
+    .dynamic(),
+    p(
+        "log.cleaner.backoff.ms",
+        Long,
+        Some("15000"),
+        AtLeast(0),
+        Medium,
+        "How long compaction waits before it looks again when no log was dirty enough.",
+    )
+    .dynamic(),
     p(
         "log.local.retention.ms",
         Long,

@@ -450,6 +450,14 @@ pub(super) static SERVER: &[Definition] = &[
         "The threads for file operations that may wait for the disk.",
     ),
     p(
+        "kuring.cleaner.cpu.percent",
+        Int,
+        Some("50"),
+        Between(1, 100),
+        Low,
+        "The share of a core that each thread of the cleaner takes at most.",
+    ),
+    p(
         "kuring.memory.receive.bytes",
         Long,
         Some("134217728"),

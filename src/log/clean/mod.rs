@@ -18,14 +18,15 @@ mod work;
 mod tests;
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::base::Offset;
 use crate::base::clock::{Now, Timestamp};
 use crate::config::LogConfig;
-use crate::io::Files;
+use crate::io::{FileHandle, Files, OpenMode};
 
-use super::Log;
+use super::{Log, LogContext, names, recovery};
 use filter::LastRecord;
 pub(super) use swap::{Swap, Swapped};
 use work::{AbortedRows, Group, Source};
@@ -68,6 +69,26 @@ impl Cleanable {
 
     pub fn is_due(&self, config: &LogConfig) -> bool {
         self.dirty_bytes > 0 && (self.overdue || self.ratio() > config.min_cleanable_dirty_ratio)
+    }
+}
+
+/// Reads the head of a segment's first batch.
+pub struct FirstTimestampJob<F: Files> {
+    context: Arc<LogContext<F>>,
+    path: PathBuf,
+    base: Offset,
+}
+
+impl<F: Files> FirstTimestampJob<F> {
+    /// *File thread.* The segment and the youngest timestamp of its first batch, which is none where it cannot be
+    /// read: whoever reads the segment next will tell.
+    pub fn run(self) -> (Offset, Timestamp) {
+        let read = || {
+            let file = self.context.files.open(&self.path, OpenMode::Read)?;
+            let size = file.len()?.min(u64::from(u32::MAX));
+            recovery::first_timestamp(&file, size as u32)
+        };
+        (self.base, read().ok().flatten().unwrap_or(Timestamp::NONE))
     }
 }
 
@@ -186,8 +207,8 @@ impl<F: Files> Log<F> {
         }
     }
 
-    /// *Shard.* Segments whose first timestamp has to be read from the file, for `max.compaction.lag.ms`.
-    pub fn lacking_first_timestamp(&self) -> Option<Offset> {
+    /// *Shard.* A segment whose first timestamp has to be read from the file, for `max.compaction.lag.ms`.
+    pub fn first_timestamp_job(&self) -> Option<FirstTimestampJob<F>> {
         let config = &self.config;
         if !config.cleanup_policy.compact || config.max_compaction_lag_ms == i64::MAX {
             return None;
@@ -196,11 +217,15 @@ impl<F: Files> Log<F> {
         let ends = self.segments.iter().skip(1).map(|next| next.base);
         let dirty = self.segments.iter().zip(ends).filter(|(_, end)| *end > first_dirty);
         let mut lacking = dirty.filter(|(segment, _)| segment.first_timestamp.is_none() && segment.size > 0);
-        lacking.next().map(|(segment, _)| segment.base)
+        lacking.next().map(|(segment, _)| FirstTimestampJob {
+            context: Arc::clone(&self.context),
+            path: names::file(&self.dir, segment.base, names::FileKind::Log),
+            base: segment.base,
+        })
     }
 
-    /// *Shard.* What the file of the segment at `base` says.
-    pub fn note_first_timestamp(&mut self, base: Offset, timestamp: Timestamp) {
+    /// *Shard.* What the job found.
+    pub fn note_first_timestamp(&mut self, (base, timestamp): (Offset, Timestamp)) {
         if let Some(segment) = self.segments.iter_mut().find(|segment| segment.base == base) {
             segment.first_timestamp.get_or_insert(timestamp);
         }
