@@ -80,6 +80,28 @@ crate::families! {
     DIRECTORY_ONLINE: gauge "kuring_log_directory_online" ["directory"];
     /// Log directories that have failed.
     DIRECTORIES_OFFLINE: gauge "kuring_log_directories_offline" [];
+    /// Log directories that refuse writes because their disk is full.
+    DIRECTORIES_FULL: gauge "kuring_log_directories_full" [];
+    /// How often a log directory has become full.
+    TIMES_FULL: counter "kuring_log_directory_full_total" [];
+    /// Batches refused because the disk of their log directory was full.
+    APPENDS_REFUSED_FULL: counter "kuring_appends_refused_full_total" [];
+    /// Log directories without the reserve (kuring.reserve.bytes) that they should have.
+    RESERVES_MISSING: gauge "kuring_log_reserves_missing" [];
+    /// Bytes of disk that logs hold reserved ahead of their ends, within kuring.preallocated.bytes.
+    PREALLOCATED: gauge "kuring_log_preallocated_bytes" [];
+    /// How often a log wanted to reserve more than kuring.preallocated.bytes leaves.
+    PREALLOCATIONS_REFUSED: counter "kuring_log_preallocations_refused_total" [];
+    /// Reads that a disk answered with an error.
+    READ_ERRORS: counter "kuring_log_read_errors_total" [];
+    /// Fetches and look-ups that met a damaged batch.
+    CORRUPT_READS: counter "kuring_log_corrupt_reads_total" [];
+    /// Bytes that the scrub has read.
+    SCRUBBED: counter "kuring_scrub_bytes_total" [];
+    /// Damaged places that the scrub has found.
+    SCRUB_FINDINGS: counter "kuring_scrub_findings_total" [];
+    /// Directories of partitions without a topic that were removed.
+    STRAYS_REMOVED: counter "kuring_strays_removed_total" [];
     /// Bytes of the segments in the directory.
     LOG_BYTES: gauge "kuring_log_bytes" ["directory"];
     /// Segments in the directory.

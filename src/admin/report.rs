@@ -200,11 +200,9 @@ fn memory(
 }
 
 fn logs(text: &mut Exposition, sources: &Sources, reports: &[&ShardReport]) {
-    let mut offline = 0;
-    for (index, directory) in sources.directories.list.iter().enumerate() {
-        let path = directory.log_dir.path().display().to_string();
+    for index in 0..sources.directories.count() {
+        let path = sources.directories.path(index).display().to_string();
         let has_failed = sources.directories.has_failed(index);
-        offline += u64::from(has_failed);
         let mut sums = LogFigures::default();
         for part in reports.iter().filter_map(|report| report.figures.directories.get(index)) {
             sums.online += part.online;
@@ -220,7 +218,19 @@ fn logs(text: &mut Exposition, sources: &Sources, reports: &[&ShardReport]) {
         text.add(&names::PARTITIONS, &[&path, "online"], sums.online);
         text.add(&names::PARTITIONS, &[&path, "offline"], sums.offline);
     }
-    text.add(&names::DIRECTORIES_OFFLINE, &[], offline);
+    let disks = sources.directories.counts();
+    text.add(&names::DIRECTORIES_OFFLINE, &[], disks.offline_directories);
+    text.add(&names::DIRECTORIES_FULL, &[], disks.full_directories);
+    text.add(&names::TIMES_FULL, &[], disks.times_full);
+    text.add(&names::APPENDS_REFUSED_FULL, &[], disks.appends_refused_for_space);
+    text.add(&names::RESERVES_MISSING, &[], disks.reserves_missing);
+    text.add(&names::PREALLOCATED, &[], disks.preallocated_bytes);
+    text.add(&names::PREALLOCATIONS_REFUSED, &[], disks.preallocations_refused);
+    text.add(&names::READ_ERRORS, &[], disks.read_errors);
+    text.add(&names::CORRUPT_READS, &[], disks.corrupt_reads);
+    text.add(&names::SCRUBBED, &[], disks.scrubbed_bytes);
+    text.add(&names::SCRUB_FINDINGS, &[], disks.scrub_findings);
+    text.add(&names::STRAYS_REMOVED, &[], disks.strays_removed);
     let opening: usize = reports.iter().map(|report| report.figures.partitions_opening).sum();
     text.add(&names::PARTITIONS_OPENING, &[], opening);
     let mut flushes = Recorded::default();
@@ -263,7 +273,9 @@ fn cluster(text: &mut Exposition, sources: &Sources, control: &ControlReport, re
     let image = &control.image;
     let (mut led, mut leaderless, mut under_replicated) = (0u64, 0u64, 0u64);
     for partition in image.topics().flat_map(|topic| &topic.partitions) {
-        leaderless += u64::from(partition.leader.is_none());
+        // Those that are lost here are counted by their logs.
+        let lost_here = partition.is_lost_on(sources.config.node_id);
+        leaderless += u64::from(partition.leader.is_none() && !lost_here);
         if partition.leader == me {
             led += 1;
             under_replicated += u64::from(partition.isr.len() < partition.replicas.len());

@@ -76,7 +76,9 @@ pub(super) fn find_partition(
     partition: PartitionIndex,
 ) -> Result<Target, ErrorCode> {
     let image = partition_image(topic, partition).ok_or(ErrorCode::UnknownTopicOrPartition)?;
-    if image.leader != Some(shard.settings().broker) {
+    let broker = shard.settings().broker;
+    // A replica on a failed disk has no leader, and its owner says why.
+    if image.leader != Some(broker) && !image.is_lost_on(broker) {
         return Err(ErrorCode::NotLeaderOrFollower);
     }
     let key = PartitionKey { topic: topic.id, partition };

@@ -54,7 +54,7 @@ impl<'a> View<'a> {
     }
 
     pub fn partition(&self, partition: &PartitionImage) -> PartitionView {
-        let is_offline = |id: &BrokerId| !self.is_alive(*id);
+        let is_offline = |id: &BrokerId| !self.is_alive(*id) || partition.is_lost_on(*id);
         let offline = partition.replicas.iter().copied().filter(is_offline).collect();
         let leader = partition.leader.filter(|leader| self.is_alive(*leader));
         let (leader, error) = match leader {

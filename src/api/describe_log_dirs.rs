@@ -74,7 +74,7 @@ fn describe(
 ) -> Vec<DescribeLogDirsResult> {
     sizes.sort_unstable_by(|a, b| (a.directory, &a.topic_partition).cmp(&(b.directory, &b.topic_partition)));
     let mut of_directory = sizes.chunk_by(|a, b| a.directory == b.directory).peekable();
-    let results = (0..directories.list.len()).map(|directory| {
+    let results = (0..directories.count()).map(|directory| {
         let sizes = of_directory.next_if(|sizes| sizes[0].directory == directory).unwrap_or_default();
         let path = directories.path(directory);
         let result = DescribeLogDirsResult::default().with_log_dir(shown(path));

@@ -154,6 +154,7 @@ impl Driver {
             match reply.parts.pop() {
                 Some(FetchedPart::Data(data)) => {
                     let Some(range) = data.range else { return Ok(None) };
+                    let directory = range.file.directory();
                     let threads = &self.shard.settings().directories.threads;
                     let read = threads.run("coordinator load", move || {
                         let mut bytes = vec![0; range.length as usize];
@@ -161,7 +162,11 @@ impl Driver {
                         bytes.truncate(count);
                         Ok::<_, std::io::Error>(bytes)
                     });
-                    return Ok(Some(read.await?));
+                    let read = read.await;
+                    if let Err(error) = &read {
+                        self.shard.note_send_error(directory, error);
+                    }
+                    return Ok(Some(read?));
                 }
                 // What lay before was deleted.
                 Some(FetchedPart::Failed { code: ErrorCode::OffsetOutOfRange, log_start, .. })

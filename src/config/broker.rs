@@ -140,6 +140,14 @@ pub struct BrokerConfig {
     pub durability: Durability,
     /// All log directories together.
     pub unflushed_bytes_max: u64,
+    /// Per log directory; 0 for none.
+    pub reserve_bytes: u64,
+    /// All logs together.
+    pub preallocated_bytes_max: u64,
+    /// 0: no scrub.
+    pub scrub_bytes_per_second: u64,
+    /// `None`: strays are kept for ever.
+    pub stray_retention_ms: Option<u64>,
     pub file_threads: usize,
     /// Of received requests, per shard.
     pub receive_bytes_max: u64,
@@ -387,6 +395,10 @@ impl Given {
                 Some("fsync") => Durability::Fsync,
                 _ => Durability::PageCache,
             },
+            reserve_bytes: s.number("kuring.reserve.bytes"),
+            preallocated_bytes_max: s.number("kuring.preallocated.bytes"),
+            scrub_bytes_per_second: s.number("kuring.scrub.bytes.per.second"),
+            stray_retention_ms: u64::try_from(s.number::<i64>("kuring.stray.retention.ms")).ok(),
             file_threads: s.number("kuring.file.threads"),
             receive_bytes_max: s.number("kuring.memory.receive.bytes"),
             admin_listener,

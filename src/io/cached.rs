@@ -50,6 +50,12 @@ pub fn is_cached(file: &impl AsFd, position: u64, length: u64) -> io::Result<boo
     Ok(is_byte_cached(file, position)? && is_byte_cached(file, position + length - 1)?)
 }
 
+/// Takes a range out of the page cache, as far as it is clean: for a reader that nobody follows.
+pub fn forget(file: &impl AsFd, position: u64, length: u64) {
+    // Only advice: a file system that does not take it keeps its pages.
+    let _ = rustix::fs::fadvise(file, position, NonZeroU64::new(length), rustix::fs::Advice::DontNeed);
+}
+
 /// Reads a range into the page cache and waits for it: file threads only.
 pub fn warm(file: &impl AsFd, position: u64, length: u64) -> io::Result<()> {
     let (mut position, end) = (position, position + length);

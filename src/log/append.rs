@@ -107,7 +107,7 @@ impl<F: Files> Log<F> {
 
     /// Whether the batch is to be appended.
     fn admit(&self, batch: &Batch, origin: Origin) -> Result<Admitted, ErrorCode> {
-        if self.offline {
+        if self.offline || self.is_held_up() {
             return Err(ErrorCode::KafkaStorageError);
         }
         if batch.head.total_len() > self.config.segment_bytes as usize {
@@ -210,12 +210,11 @@ impl<F: Files> Log<F> {
                 *result = Err(ErrorCode::KafkaStorageError);
             }
         }
-        let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
-            || is_out_of_descriptors(&error);
+        self.upkeep.surplus_cut();
         let path = names::file(&self.dir, self.active().base, FileKind::Log);
         let error = LogError { what: "append to", path, source: error };
-        if full && truncated {
-            tracing::warn!(%error, "append refused");
+        if error.fault().passes() && truncated {
+            self.note_refusal(&error);
         } else {
             self.take_offline(&error);
         }
@@ -224,8 +223,10 @@ impl<F: Files> Log<F> {
 
     fn roll_for_append(&mut self, now: Now) -> bool {
         let rolled = self.roll(now);
-        if let Err(error) = &rolled {
-            tracing::warn!(partition = %self.topic_partition, %error, "append refused");
+        match &rolled {
+            Ok(()) => {}
+            Err(error) if error.fault().passes() => self.note_refusal(error),
+            Err(error) => self.take_offline(error),
         }
         rolled.is_ok()
     }
@@ -245,15 +246,20 @@ impl<F: Files> Log<F> {
 
     /// Kafka's `LogSegment.shouldRoll`.
     fn must_roll(&self, head: &BatchHead, now: Now) -> bool {
+        self.must_roll_after(0, 0, head, now)
+    }
+
+    /// The same once the active segment has `bytes` and at most `rows` index rows more.
+    pub(super) fn must_roll_after(&self, bytes: u64, rows: u32, head: &BatchHead, now: Now) -> bool {
         let active = self.active();
         let config = &self.config;
-        if active.size == 0 {
+        let size = u64::from(active.size) + bytes;
+        if size == 0 {
             return false;
         }
-        let bytes = head.total_len() as u64;
-        let index_full = active.index.len() >= config.segment_index_bytes / 8
-            || active.times.len() + 1 >= config.segment_index_bytes / 12;
-        u64::from(active.size) + bytes > u64::from(config.segment_bytes)
+        let index_full = active.index.len() + rows >= config.segment_index_bytes / 8
+            || active.times.len() + rows + 1 >= config.segment_index_bytes / 12;
+        size + head.total_len() as u64 > u64::from(config.segment_bytes)
             || active.age_ms(head.max_timestamp(), now.wall) > self.segment_ms() - self.jitter_ms()
             || index_full
             || index::relative(active.base, active.next.plus(i64::from(head.last_offset_delta()))).is_none()
@@ -303,12 +309,6 @@ impl<F: Files> Log<F> {
         self.segments.push_back(Segment::new(base, file, now.wall));
         Ok(())
     }
-}
-
-/// The disk is not to blame, and what was written stays known.
-fn is_out_of_descriptors(error: &io::Error) -> bool {
-    let known = [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE];
-    rustix::io::Errno::from_io_error(error).is_some_and(|errno| known.contains(&errno))
 }
 
 enum Admitted {

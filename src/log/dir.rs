@@ -8,17 +8,19 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use crate::base::clock::Timestamp;
 use crate::base::{BrokerEpoch, BrokerId, Offset, TopicId, TopicPartition};
 use crate::io::Files;
 
-use super::LogError;
-use super::checkpoint::{self, CheckpointError};
+use super::checkpoint;
 use super::error::Context;
 use super::names::{self, PartitionDir};
 use super::recovery;
+use super::{Fault, LogError};
 
 const META_FILE: &str = "meta.properties";
 const CLEAN_FILE: &str = ".kafka_cleanshutdown";
@@ -35,12 +37,25 @@ pub enum DirError {
     Log(#[from] LogError),
     #[error("{} is in use by another broker", path.display())]
     Locked { path: PathBuf },
-    #[error("{}: {source}", path.display())]
-    Checkpoint { path: PathBuf, source: CheckpointError },
     #[error("{}: {problem}", path.display())]
     Properties { path: PathBuf, problem: String },
     #[error("{} belongs to {theirs}, not to {ours}", path.display())]
     Foreign { path: PathBuf, ours: String, theirs: String },
+}
+
+impl DirError {
+    /// A service of the directory could not be started.
+    pub fn service(path: &Path, source: io::Error) -> Self {
+        LogError { what: "serve", path: path.to_path_buf(), source }.into()
+    }
+
+    /// What it means for the directory.
+    pub fn fault(&self) -> Fault {
+        match self {
+            DirError::Log(error) => error.fault(),
+            _ => Fault::Corrupt,
+        }
+    }
 }
 
 /// The files with an offset per partition.
@@ -232,6 +247,21 @@ impl<F: Files> LogDir<F> {
         self.rename(topic_partition, "-stray")
     }
 
+    /// Strays that were put aside before `before`; on the operating system's files only.
+    pub fn old_strays(&self, before: Timestamp) -> io::Result<Vec<PathBuf>> {
+        let mut old = Vec::new();
+        for entry in std::fs::read_dir(&self.path)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let is_stray = name.to_str().and_then(PartitionDir::parse) == Some(PartitionDir::Stray);
+            // Renaming a directory changes its `ctime`.
+            if is_stray && entry.metadata()?.ctime().saturating_mul(1000) <= before.0 {
+                old.push(entry.path());
+            }
+        }
+        Ok(old)
+    }
+
     /// Removes a directory that [`LogDir::rename_deleted`] made.
     pub fn remove_deleted(&self, dir: &Path) -> Result<(), DirError> {
         match self.files.remove_dir_all(dir) {
@@ -330,7 +360,11 @@ impl<F: Files> LogDir<F> {
                 tracing::warn!(path = %path.display(), %source, "the cleaner's checkpoint is of no use");
                 Ok(HashMap::new())
             }
-            Err(source) => Err(DirError::Checkpoint { path, source }),
+            Err(error) => {
+                // As `LogManager.loadLogs`: recovery reads all of the logs, and they start with their first segment.
+                tracing::error!(path = %path.display(), "the checkpoint file is of no use and taken for empty: {error}");
+                Ok(HashMap::new())
+            }
         }
     }
 
@@ -441,10 +475,21 @@ mod tests {
             other.unwrap_err().to_string(),
             "/data belongs to cluster kuring-cluster, not to cluster other"
         );
-        files.write_atomically(&dir.path().join("log-start-offset-checkpoint"), b"0\n1\n").unwrap();
-        assert!(matches!(open(&files), Err(DirError::Checkpoint { .. })));
         files.write_atomically(&dir.path().join(META_FILE), b"version=1\ncluster.id=c\n").unwrap();
         assert_eq!(open(&files).unwrap_err().to_string(), "/data/meta.properties: `node.id` is missing");
+    }
+
+    #[test]
+    fn a_damaged_checkpoint_file_counts_as_empty() {
+        let files = MemFiles::new(1);
+        let (dir, _) = open(&files).unwrap();
+        let partition = TopicPartition::new("t", PartitionIndex(0));
+        dir.create_partition(&partition, TopicId(uuid::Uuid::from_u128(7))).unwrap();
+        dir.write_checkpoint(Checkpoint::RecoveryPoint, &[(partition.clone(), Offset(9))]).unwrap();
+        files.write_atomically(&dir.path().join("log-start-offset-checkpoint"), b"0\n1\n").unwrap();
+        let (_, found) = open(&files).unwrap();
+        assert_eq!(found.partitions[0].log_start, Offset::ZERO);
+        assert_eq!(found.partitions[0].recovery_point, Offset(9), "the other files still count");
     }
 
     #[test]

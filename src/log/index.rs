@@ -250,6 +250,16 @@ pub(super) fn rows<E: Entry>(file: &impl FileHandle, number: u32, count: u32) ->
     Ok(bytes[..read].chunks_exact(E::BYTES).map(E::decode).collect())
 }
 
+/// Whether the log has a batch at the row's position that the row may speak of: one that begins at or before its
+/// offset. A row that was damaged leads into the middle of a batch, or behind the offset, and records would be
+/// passed over.
+pub(super) fn is_sound(log: &impl FileHandle, base: Offset, entry: &OffsetEntry) -> io::Result<bool> {
+    let mut offset = [0; 8];
+    let read = log.read_at(&mut offset, u64::from(entry.position))?;
+    let offset = Offset(i64::from_be_bytes(offset));
+    Ok(read == 8 && offset >= base && offset <= base.plus(i64::from(entry.relative)))
+}
+
 /// Binary search among the first `rows` of an index file for the last row that satisfies, with its number: up to
 /// 20 small reads.
 pub(super) fn floor_in_file<E: Entry>(

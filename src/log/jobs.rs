@@ -1,8 +1,9 @@
-//! What a log has file threads do: the slow part of a roll, spare files and preallocation, checkpoints, the
-//! deletion of old segments, and flushes.
+//! What a log has file threads do: the slow part of a roll, spare files and preallocation, checkpoints, and the
+//! deletion of old segments.
 //!
 //! Jobs own what they need and share open files only; a log keeps at most one upkeep job in flight, so no two of
-//! them touch the same index or name.
+//! them touch the same index or name. A job that meets a full disk, or finds no descriptor, is put back and
+//! done again later; whatever it had done by then is done again or found done.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -15,11 +16,13 @@ use crate::base::clock::{Monotonic, Now};
 use crate::io::{FileHandle, Files, OpenMode};
 
 use super::clean::{Swap, Swapped};
-use super::error::Context;
-use super::index::{Pending, Table};
+use super::error::{Context, SYNC};
+use super::flush::sync_segments;
+use super::index_write::IndexWrite;
 use super::names::{self, FileKind};
+use super::preallocation::{Held, Preallocation};
 use super::segment::{Rows, Segment};
-use super::{Log, LogContext, LogError, SegmentFile, checkpoint, snapshot};
+use super::{Log, LogContext, LogError, SegmentFile, checkpoint, reindex, snapshot};
 
 /// Disk blocks are reserved in such steps.
 const PREALLOCATE_BYTES: u64 = 64 << 20;
@@ -27,8 +30,8 @@ const PREALLOCATE_BYTES: u64 = 64 << 20;
 /// A segment that took so much since it was opened is hot: worth reserving blocks for.
 const HOT_BYTES: u64 = 16 << 20;
 
-/// After so many flushed bytes the recovery point follows, asked or not: bounds what recovery reads.
-const CHECKPOINT_BYTES: u64 = 32 << 20;
+/// A job that was put back is due again after this.
+const RETRY_AFTER: Duration = Duration::from_millis(500);
 
 /// What is to be done for a log.
 pub(super) struct Upkeep<F: Files> {
@@ -37,14 +40,22 @@ pub(super) struct Upkeep<F: Files> {
     pub swaps: VecDeque<Swap>,
     /// One of them is out.
     swap_in_flight: bool,
+    /// A job was refused and put back: none is due before this.
+    retry_at: Option<Monotonic>,
     rolled: VecDeque<Rolled>,
     /// A file for the next segment under a temporary name.
     pub spare: Option<Spare<F>>,
     /// One was asked for since the last roll; a full disk is not asked twice.
     spare_tried: bool,
+    /// A file thread makes one now.
+    pub spare_out: bool,
+    /// What an append waited for could not be provided: it is to be refused.
+    pub append_refused: bool,
     preallocate_tried: bool,
     /// Blocks of the active segment are reserved up to here.
     preallocated: u64,
+    /// What that may be more than the segment's size, as of the last reservation.
+    held: Held,
     /// The log's count of appended bytes when the active segment began.
     segment_began: u64,
     checkpoint_wanted: bool,
@@ -53,6 +64,8 @@ pub(super) struct Upkeep<F: Files> {
     /// Base offsets of segments whose files are to be renamed.
     pub doomed: Vec<Offset>,
     unlinks: VecDeque<Unlink>,
+    /// Segments whose indexes lead astray.
+    pub reindex: Vec<Offset>,
     /// Retention waits for a spare file to roll into; the high watermark it was told.
     pub retention_waits: Option<Offset>,
     /// Counts files created without a sync of the directory, and how many of those were synced since.
@@ -83,21 +96,26 @@ struct Unlink {
 
 impl<F: Files> Upkeep<F> {
     /// `names_synced`: the names of all files that are there are known to be on the disk.
-    pub fn new(names_synced: bool) -> Self {
+    pub fn new(preallocation: &Arc<Preallocation>, names_synced: bool) -> Self {
         Self {
             in_flight: false,
             swaps: VecDeque::new(),
             swap_in_flight: false,
+            retry_at: None,
             rolled: VecDeque::new(),
             spare: None,
             spare_tried: false,
+            spare_out: false,
+            append_refused: false,
             preallocate_tried: false,
             preallocated: 0,
+            held: Held::new(preallocation),
             segment_began: 0,
             checkpoint_wanted: false,
             checkpoint_bytes: 0,
             doomed: Vec::new(),
             unlinks: VecDeque::new(),
+            reindex: Vec::new(),
             retention_waits: None,
             names_changed: u64::from(!names_synced),
             names_synced: 0,
@@ -107,10 +125,7 @@ impl<F: Files> Upkeep<F> {
     pub fn segment_rolled(&mut self, rolled: Rolled, appended_bytes: u64) {
         self.names_changed += u64::from(rolled.spare.is_none());
         self.rolled.push_back(rolled);
-        self.preallocated = 0;
-        self.spare_tried = false;
-        self.preallocate_tried = false;
-        self.segment_began = appended_bytes;
+        self.truncated(appended_bytes);
     }
 
     /// Retention rolls when there is a spare file.
@@ -137,9 +152,33 @@ impl<F: Files> Upkeep<F> {
         self.unlinks.drain(..).flat_map(|unlink| unlink.paths).collect()
     }
 
+    /// The active segment was cut at its end: what was reserved behind it is given back.
+    pub fn surplus_cut(&mut self) {
+        self.preallocated = 0;
+        self.held.set(0);
+    }
+
+    /// What was put back is due at once.
+    pub fn retry_now(&mut self) {
+        self.retry_at = None;
+    }
+
+    pub fn checkpoint_bytes(&self) -> u64 {
+        self.checkpoint_bytes
+    }
+
+    pub fn names_changed(&self) -> u64 {
+        self.names_changed
+    }
+
+    /// The directory was synced when `names_changed` had this value.
+    pub fn mark_names_synced(&mut self, names_changed: u64) {
+        self.names_synced = self.names_synced.max(names_changed);
+    }
+
     /// The active segment is another one now, or shorter.
     pub fn truncated(&mut self, appended_bytes: u64) {
-        self.preallocated = 0;
+        self.surplus_cut();
         self.spare_tried = false;
         self.preallocate_tried = false;
         self.segment_began = appended_bytes;
@@ -160,13 +199,20 @@ pub struct Job<F: Files> {
 }
 
 enum Task<F: Files> {
-    Roll { rolled: Rolled, old: Option<Box<IndexWrite<F>>>, epochs: Option<EpochWrite> },
+    Roll(Box<Roll<F>>),
     Checkpoint(Box<Checkpoint<F>>),
     Spare { path: PathBuf },
     Preallocate { base: Offset, file: Arc<SegmentFile<F>>, position: u64 },
     Delete { bases: Vec<Offset> },
     Unlink { paths: Vec<PathBuf> },
     Swap(Swap),
+    Reindex { segment: Offset, size: u32, interval: u32 },
+}
+
+struct Roll<F: Files> {
+    rolled: Rolled,
+    old: Option<IndexWrite<F>>,
+    epochs: Option<EpochWrite>,
 }
 
 struct Checkpoint<F: Files> {
@@ -187,38 +233,33 @@ pub(super) struct EpochWrite {
     pub version: u64,
 }
 
-/// Rows for the index files of a segment.
-pub(super) struct IndexWrite<F: Files> {
-    base: Offset,
-    file: Option<Arc<SegmentFile<F>>>,
-    size: u32,
-    index: Pending,
-    times: Pending,
-    /// `None`: the segment has no transaction index.
-    aborted: Option<Pending>,
-}
-
 /// What became of a job.
 pub struct Outcome<F: Files> {
     names_changed: u64,
-    done: Result<Done<F>, LogError>,
+    done: Result<Done<F>, Failed<F>>,
+}
+
+struct Failed<F: Files> {
+    error: LogError,
+    task: Task<F>,
 }
 
 enum Done<F: Files> {
-    Rolled { rolled: Rolled, rows: Option<Rows>, epochs: Option<u64> },
+    Rolled(Box<Roll<F>>),
     Checkpoint(Box<Checkpoint<F>>),
     Spare(Result<Spare<F>, LogError>),
     Preallocated { base: Offset, up_to: Result<u64, LogError> },
     Deleted { paths: Vec<PathBuf> },
     Unlinked,
     Swapped(Swapped),
+    Reindexed { segment: Offset, tables: Result<Option<reindex::Tables>, LogError> },
 }
 
 impl<F: Files> Log<F> {
     /// *Shard.* Whether [`Log::next_job`] has something: a few comparisons.
     pub fn has_job(&self, now: Now) -> bool {
         let upkeep = &self.upkeep;
-        if upkeep.in_flight || self.offline {
+        if upkeep.in_flight || self.offline || upkeep.retry_at.is_some_and(|at| now.monotonic < at) {
             return false;
         }
         !upkeep.rolled.is_empty()
@@ -227,14 +268,16 @@ impl<F: Files> Log<F> {
             || upkeep.checkpoint_wanted
             || self.wants_spare()
             || self.wants_preallocation()
+            || self.reindex_due().is_some()
             || upkeep.unlinks.front().is_some_and(|unlink| unlink.due <= now.monotonic)
     }
 
     /// *Shard.* The next piece of work for a file thread; `None` while one is out or when there is none.
     pub fn next_job(&mut self, now: Now) -> Option<Job<F>> {
-        if self.upkeep.in_flight || self.offline {
+        if !self.has_job(now) {
             return None;
         }
+        self.upkeep.retry_at = None;
         let task = self.next_task(now)?;
         self.upkeep.in_flight = true;
         let (context, dir) = (Arc::clone(&self.context), self.dir.clone());
@@ -244,8 +287,8 @@ impl<F: Files> Log<F> {
     fn next_task(&mut self, now: Now) -> Option<Task<F>> {
         if let Some(rolled) = self.upkeep.rolled.pop_front() {
             let old = self.segments.iter().find(|segment| segment.base == rolled.old);
-            let old = old.map(|segment| Box::new(IndexWrite::of(segment)));
-            return Some(Task::Roll { rolled, old, epochs: self.epoch_write() });
+            let old = old.map(IndexWrite::of);
+            return Some(Task::Roll(Box::new(Roll { rolled, old, epochs: self.epoch_write() })));
         }
         // Before deletions: retention may have taken a segment whose files do not have their names yet.
         if let Some(swap) = self.upkeep.swaps.pop_front() {
@@ -259,33 +302,112 @@ impl<F: Files> Log<F> {
             return Some(Task::Checkpoint(Box::new(self.checkpoint())));
         }
         if self.wants_spare() {
-            self.upkeep.spare_tried = true;
-            return Some(Task::Spare { path: names::file(&self.dir, self.active().base, FileKind::Spare) });
+            return Some(Task::Spare { path: self.spare_path() });
         }
-        if self.wants_preallocation() {
-            self.upkeep.preallocate_tried = true;
-            let position = self.upkeep.preallocated.max(u64::from(self.active().size));
-            let file = Arc::clone(self.active().file.as_ref()?);
-            return Some(Task::Preallocate { base: self.active().base, file, position });
+        if let Some(task) = self.preallocation() {
+            return Some(task);
+        }
+        if let Some((segment, size)) = self.reindex_due() {
+            self.upkeep.reindex.retain(|base| *base != segment);
+            return Some(Task::Reindex { segment, size, interval: self.config.index_interval_bytes });
         }
         let due = self.upkeep.unlinks.front().is_some_and(|unlink| unlink.due <= now.monotonic);
         let unlink = if due { self.upkeep.unlinks.pop_front() } else { None };
         unlink.map(|unlink| Task::Unlink { paths: unlink.paths })
     }
 
-    /// *Shard.* Takes the outcome of a job. An error means that the directory is to be taken offline.
+    /// *Shard.* Where to make the next segment's file; the answer is for [`Log::spare_made`].
+    pub(super) fn spare_path(&mut self) -> PathBuf {
+        self.upkeep.spare_tried = true;
+        self.upkeep.spare_out = true;
+        names::file(&self.dir, self.active().base, FileKind::Spare)
+    }
+
+    pub(super) fn spare_made(&mut self, made: Result<Spare<F>, LogError>, now: Now) {
+        self.upkeep.spare_out = false;
+        match made {
+            Ok(spare) => {
+                self.upkeep.spare = Some(spare);
+                if let Some(high_watermark) = self.upkeep.retention_waits.take() {
+                    self.enforce_retention(high_watermark, now);
+                }
+            }
+            Err(error) => {
+                // An append may have come to need it meanwhile.
+                self.upkeep.append_refused = true;
+                self.not_prepared(&error);
+            }
+        }
+    }
+
+    /// Only slower without it, or refused where it cannot be done without.
+    fn not_prepared(&mut self, error: &LogError) {
+        self.counts.preparations_failed += 1;
+        tracing::warn!(partition = %self.topic_partition, %error, "could not prepare for appends");
+    }
+
+    /// *Shard.* A job was refused by a full disk or for want of descriptors, and is due again at this time.
+    pub fn retry_at(&self) -> Option<Monotonic> {
+        self.upkeep.retry_at
+    }
+
+    /// The slow part of a roll was refused: until it is done nothing more is appended.
+    pub(super) fn is_held_up(&self) -> bool {
+        self.upkeep.retry_at.is_some() && !self.upkeep.rolled.is_empty()
+    }
+
+    /// *Shard.* Takes the outcome of a job; one that was refused is put back, see [`Log::retry_at`]. An error means
+    /// that the directory is to be taken offline.
     pub fn finish(&mut self, outcome: Outcome<F>, now: Now) -> Result<(), LogError> {
+        match self.finish_or_put_back(outcome, now) {
+            Err(error) if error.fault().passes() => {
+                self.note_refusal(&error);
+                Ok(())
+            }
+            Err(error) => {
+                self.take_offline(&error);
+                Err(error)
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    fn put_back(&mut self, task: Task<F>, now: Now) {
+        self.upkeep.retry_at = Some(now.monotonic.plus(RETRY_AFTER));
+        match task {
+            Task::Roll(roll) => self.upkeep.rolled.push_front(roll.rolled),
+            Task::Checkpoint(_) => self.upkeep.checkpoint_wanted = true,
+            Task::Delete { bases } => drop(self.upkeep.doomed.splice(0..0, bases)),
+            Task::Unlink { paths } => self.upkeep.unlinks.push_front(Unlink { due: now.monotonic, paths }),
+            Task::Swap(swap) => self.upkeep.swaps.push_front(swap),
+            // They answer for themselves.
+            Task::Spare { .. } | Task::Preallocate { .. } | Task::Reindex { .. } => {}
+        }
+    }
+
+    /// A refused job is put back, and its error returned all the same.
+    pub(super) fn finish_or_put_back(&mut self, outcome: Outcome<F>, now: Now) -> Result<(), LogError> {
         self.upkeep.in_flight = false;
         self.upkeep.swap_in_flight = false;
-        let done = outcome.done.inspect_err(|error| self.take_offline(error))?;
+        let done = match outcome.done {
+            Ok(done) => done,
+            Err(Failed { error, task }) => {
+                if error.fault().passes() {
+                    self.put_back(task, now);
+                }
+                return Err(error);
+            }
+        };
         match done {
-            Done::Rolled { rolled, rows, epochs } => {
+            Done::Rolled(roll) => {
+                let Roll { rolled, old, epochs } = *roll;
+                let rows = old.map(|old| old.rows());
                 if let Some(rows) = rows {
                     self.mark_written(rolled.old, rows, true);
                 }
                 self.snapshots_add(rolled.new);
-                epochs.into_iter().for_each(|version| self.epochs.mark_written(version));
-                self.upkeep.names_synced = self.upkeep.names_synced.max(outcome.names_changed);
+                epochs.into_iter().for_each(|epochs| self.epochs.mark_written(epochs.version));
+                self.upkeep.mark_names_synced(outcome.names_changed);
                 if self.flushed >= rolled.old || rows.is_none() {
                     self.mark_flushed(rolled.new, rolled.appended_bytes, now);
                     self.upkeep.checkpoint_bytes = rolled.appended_bytes;
@@ -301,27 +423,26 @@ impl<F: Files> Log<F> {
                 if checkpoint.snapshot.is_some() {
                     self.snapshots_add(checkpoint.up_to);
                 }
-                self.upkeep.names_synced = self.upkeep.names_synced.max(outcome.names_changed);
+                self.upkeep.mark_names_synced(outcome.names_changed);
                 self.mark_flushed(checkpoint.up_to, checkpoint.appended_bytes, now);
                 self.upkeep.checkpoint_bytes = checkpoint.appended_bytes;
                 self.recovery_point = self.recovery_point.max(checkpoint.up_to);
             }
-            Done::Spare(Ok(spare)) => {
-                self.upkeep.spare = Some(spare);
-                if let Some(high_watermark) = self.upkeep.retention_waits.take() {
-                    self.enforce_retention(high_watermark, now);
-                }
+            Done::Spare(Err(error)) if !error.fault().passes() => {
+                self.upkeep.spare_out = false;
+                return Err(error);
             }
+            Done::Spare(made) => self.spare_made(made, now),
             // It may have rolled since.
             Done::Preallocated { base, .. } if base != self.active().base => {}
             Done::Preallocated { up_to: Ok(up_to), .. } => {
                 self.upkeep.preallocated = up_to;
                 self.upkeep.preallocate_tried = false;
             }
-            Done::Spare(Err(error)) | Done::Preallocated { up_to: Err(error), .. } => {
-                // Only slower without it: the roll creates its file itself.
-                self.counts.preparations_failed += 1;
-                tracing::warn!(partition = %self.topic_partition, %error, "could not prepare for appends");
+            Done::Preallocated { up_to: Err(error), .. } => {
+                let surplus = self.upkeep.preallocated.saturating_sub(u64::from(self.active().size));
+                self.upkeep.held.set(surplus);
+                self.not_prepared(&error);
             }
             Done::Deleted { paths } => self.unlink_later(paths, now),
             Done::Swapped(Swapped { output, paths }) => {
@@ -332,6 +453,7 @@ impl<F: Files> Log<F> {
                 self.unlink_later(paths, now);
             }
             Done::Unlinked => {}
+            Done::Reindexed { segment, tables } => self.reindexed(segment, tables)?,
         }
         Ok(())
     }
@@ -341,53 +463,6 @@ impl<F: Files> Log<F> {
     pub fn request_checkpoint(&mut self) {
         let changed = self.recovery_point < self.log_end() || self.epochs.is_dirty();
         self.upkeep.checkpoint_wanted |= changed && !self.offline;
-    }
-
-    /// *Shard.* Whether `flush.messages` or `flush.ms` asks for a flush.
-    pub fn flush_due(&self, now: Now) -> bool {
-        let unflushed = self.log_end().0 - self.flushed.0;
-        unflushed > 0
-            && (unflushed >= self.config.flush_messages
-                || now.monotonic.since(self.flushed_at).as_millis() >= self.config.flush_ms.max(0) as u128)
-    }
-
-    /// *Shard.* A flush up to the log's end; `None` when all is flushed.
-    pub fn flush_job(&self) -> Option<FlushJob<F>> {
-        if self.flushed >= self.log_end() || self.offline {
-            return None;
-        }
-        let sync_dir = self.upkeep.names_unsynced();
-        Some(FlushJob {
-            context: Arc::clone(&self.context),
-            dir: self.dir.clone(),
-            files: self.unflushed_files(),
-            closed: self.unflushed_closed(),
-            sync_dir,
-            outcome: FlushOutcome {
-                up_to: self.log_end(),
-                appended_bytes: self.appended_bytes,
-                names_changed: if sync_dir { self.upkeep.names_changed } else { 0 },
-                generation: self.generation,
-                error: None,
-            },
-        })
-    }
-
-    /// *Shard.* Takes the outcome of a flush: the offset below which all is on the disk. After an error the log is
-    /// offline; a flush is never repeated.
-    pub fn finish_flush(&mut self, outcome: FlushOutcome, now: Now) -> Result<Offset, LogError> {
-        if let Some(error) = outcome.error {
-            self.take_offline(&error);
-            return Err(error);
-        }
-        if outcome.generation == self.generation {
-            self.upkeep.names_synced = self.upkeep.names_synced.max(outcome.names_changed);
-            self.mark_flushed(outcome.up_to, outcome.appended_bytes, now);
-            if self.flushed_bytes - self.upkeep.checkpoint_bytes >= CHECKPOINT_BYTES {
-                self.request_checkpoint();
-            }
-        }
-        Ok(self.flushed)
     }
 
     /// *Shard.* Gives back descriptors and memory of an idle log; the next append or read opens files again.
@@ -407,7 +482,23 @@ impl<F: Files> Log<F> {
         let upkeep = &self.upkeep;
         let filling = u64::from(self.active().size) * 4 > u64::from(self.config.segment_bytes) * 3
             && self.appended_bytes > upkeep.segment_began;
-        upkeep.spare.is_none() && !upkeep.spare_tried && (filling || upkeep.retention_waits.is_some())
+        upkeep.spare.is_none()
+            && !upkeep.spare_out
+            && !upkeep.spare_tried
+            && (filling || upkeep.retention_waits.is_some())
+    }
+
+    /// The next step of blocks, if the bound on all logs leaves it.
+    fn preallocation(&mut self) -> Option<Task<F>> {
+        if !self.wants_preallocation() {
+            return None;
+        }
+        self.upkeep.preallocate_tried = true;
+        let size = u64::from(self.active().size);
+        let position = self.upkeep.preallocated.max(size);
+        let (base, file) = (self.active().base, Arc::clone(self.active().file.as_ref()?));
+        let fits = self.upkeep.held.set(position + PREALLOCATE_BYTES - size);
+        fits.then_some(Task::Preallocate { base, file, position })
     }
 
     fn wants_preallocation(&self) -> bool {
@@ -446,26 +537,6 @@ impl<F: Files> Log<F> {
         })
     }
 
-    fn unflushed_segments(&self) -> impl Iterator<Item = &Segment<F>> {
-        self.segments.range(self.segment_of(self.flushed)..)
-    }
-
-    pub(super) fn unflushed_files(&self) -> Vec<Arc<SegmentFile<F>>> {
-        self.unflushed_segments().filter_map(|segment| segment.file.clone()).collect()
-    }
-
-    /// Segments with unflushed records whose file is not open: only after recovery.
-    pub(super) fn unflushed_closed(&self) -> Vec<PathBuf> {
-        let closed = self.unflushed_segments().filter(|segment| segment.file.is_none());
-        closed.map(|segment| names::file(&self.dir, segment.base, FileKind::Log)).collect()
-    }
-
-    fn mark_flushed(&mut self, up_to: Offset, appended_bytes: u64, now: Now) {
-        self.flushed = self.flushed.max(up_to);
-        self.flushed_bytes = self.flushed_bytes.max(appended_bytes);
-        self.flushed_at = now.monotonic;
-    }
-
     fn unlink_later(&mut self, paths: Vec<PathBuf>, now: Now) {
         let delay = Duration::from_millis(self.config.file_delete_delay_ms.max(0) as u64);
         self.upkeep.unlinks.push_back(Unlink { due: now.monotonic.plus(delay), paths });
@@ -496,51 +567,64 @@ impl<F: Files> Job<F> {
     pub fn run(self) -> Outcome<F> {
         let Job { context, dir, names_changed, task } = self;
         let done = match task {
-            Task::Roll { rolled, old, epochs } => finish_roll(&context, &dir, rolled, old, epochs),
-            Task::Checkpoint(checkpoint) => {
-                run_checkpoint(&context, &dir, &checkpoint).map(|()| Done::Checkpoint(checkpoint))
-            }
+            Task::Roll(roll) => match finish_roll(&context, &dir, &roll) {
+                Ok(()) => Ok(Done::Rolled(roll)),
+                Err(error) => Err(Failed { error, task: Task::Roll(roll) }),
+            },
+            Task::Checkpoint(checkpoint) => match run_checkpoint(&context, &dir, &checkpoint) {
+                Ok(()) => Ok(Done::Checkpoint(checkpoint)),
+                Err(error) => Err(Failed { error, task: Task::Checkpoint(checkpoint) }),
+            },
             Task::Spare { path } => Ok(Done::Spare(create_spare(&context, &dir, path))),
             Task::Preallocate { base, file, position } => {
                 let reserved = file.preallocate(position, PREALLOCATE_BYTES).context("preallocate in", &dir);
                 Ok(Done::Preallocated { base, up_to: reserved.map(|()| position + PREALLOCATE_BYTES) })
             }
-            Task::Delete { bases } => {
-                rename_deleted(&context, &dir, &bases).map(|paths| Done::Deleted { paths })
+            Task::Delete { bases } => match rename_deleted(&context, &dir, &bases) {
+                Ok(paths) => Ok(Done::Deleted { paths }),
+                Err(error) => Err(Failed { error, task: Task::Delete { bases } }),
+            },
+            Task::Unlink { paths } => match unlink(&context.files, &paths) {
+                Ok(()) => Ok(Done::Unlinked),
+                Err(error) => Err(Failed { error, task: Task::Unlink { paths } }),
+            },
+            Task::Reindex { segment, size, interval } => {
+                let tables = reindex::rebuild(&context, &dir, segment, size, interval);
+                Ok(Done::Reindexed { segment, tables })
             }
-            Task::Swap(swap) => swap.run(&context, &dir).map(Done::Swapped),
-            Task::Unlink { paths } => unlink(&context.files, &paths).map(|()| Done::Unlinked),
+            Task::Swap(mut swap) => match swap.run(&context, &dir) {
+                Ok(swapped) => Ok(Done::Swapped(swapped)),
+                Err(error) => Err(Failed { error, task: Task::Swap(swap) }),
+            },
         };
         Outcome { names_changed, done }
     }
 }
 
-fn finish_roll<F: Files>(
-    context: &LogContext<F>,
-    dir: &Path,
-    rolled: Rolled,
-    old: Option<Box<IndexWrite<F>>>,
-    epochs: Option<EpochWrite>,
-) -> Result<Done<F>, LogError> {
+fn finish_roll<F: Files>(context: &LogContext<F>, dir: &Path, roll: &Roll<F>) -> Result<(), LogError> {
+    let Roll { rolled, old, epochs } = roll;
     let files = &context.files;
     if let Some(spare) = &rolled.spare {
         let path = names::file(dir, rolled.new, FileKind::Log);
-        files.rename(spare, &path).context("rename", spare)?;
+        match files.rename(spare, &path) {
+            // An attempt that was refused further on has done it.
+            Err(error)
+                if error.kind() == io::ErrorKind::NotFound
+                    && files.exists(&path).context("look for", &path)? => {}
+            renamed => renamed.context("rename", spare)?,
+        }
     }
     for kind in [FileKind::OffsetIndex, FileKind::TimeIndex] {
         let path = names::file(dir, rolled.new, kind);
         files.open(&path, OpenMode::Create).context("create", &path)?;
     }
-    let mut rows = None;
-    if let Some(old) = &old {
+    if let Some(old) = old {
         old.write(files, dir)?;
         old.cut(files, dir)?;
-        rows = Some(old.rows());
     }
     write_snapshot(files, dir, rolled.new, &rolled.snapshot)?;
-    let version = write_epochs(files, dir, epochs.as_ref())?;
-    files.sync_dir(dir).context("sync", dir)?;
-    Ok(Done::Rolled { rolled, rows, epochs: version })
+    write_epochs(files, dir, epochs.as_ref())?;
+    files.sync_dir(dir).context(SYNC, dir)
 }
 
 fn run_checkpoint<F: Files>(
@@ -558,27 +642,10 @@ fn run_checkpoint<F: Files>(
     write_epochs(files, dir, checkpoint.epochs.as_ref())?;
     let stale = checkpoint.stale_snapshots.iter();
     unlink(files, &stale.map(|offset| names::file(dir, *offset, FileKind::Snapshot)).collect::<Vec<_>>())?;
-    files.sync_dir(dir).context("sync", dir)
+    files.sync_dir(dir).context(SYNC, dir)
 }
 
-/// fdatasync of segments, by descriptor or by path.
-pub(super) fn sync_segments<F: Files>(
-    files: &F,
-    dir: &Path,
-    open: &[Arc<SegmentFile<F>>],
-    closed: &[PathBuf],
-) -> Result<(), LogError> {
-    for file in open {
-        file.sync_data().context("sync a segment of", dir)?;
-    }
-    for path in closed {
-        let file = files.open(path, OpenMode::Write).context("open", path)?;
-        file.sync_data().context("sync", path)?;
-    }
-    Ok(())
-}
-
-fn create_spare<F: Files>(
+pub(super) fn create_spare<F: Files>(
     context: &Arc<LogContext<F>>,
     dir: &Path,
     path: PathBuf,
@@ -586,7 +653,7 @@ fn create_spare<F: Files>(
     let file = context.files.open(&path, OpenMode::Create).context("create", &path)?;
     // One may be left of an attempt that failed half way.
     file.truncate(0).context("truncate", &path)?;
-    context.files.sync_dir(dir).context("sync", dir)?;
+    context.files.sync_dir(dir).context(SYNC, dir)?;
     Ok(Spare { path, file: SegmentFile::new(context, file) })
 }
 
@@ -611,12 +678,17 @@ fn rename_deleted<F: Files>(
             let to = names::deleted(&path);
             match context.files.rename(&path, &to) {
                 Ok(()) => renamed.push(to),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    // An attempt that was refused further on may have done it.
+                    if context.files.exists(&to).context("look for", &to)? {
+                        renamed.push(to);
+                    }
+                }
                 Err(source) => return Err(LogError { what: "rename", path, source }),
             }
         }
     }
-    context.files.sync_dir(dir).context("sync", dir)?;
+    context.files.sync_dir(dir).context(SYNC, dir)?;
     Ok(renamed)
 }
 
@@ -643,7 +715,7 @@ pub(super) fn write_snapshot<F: Files>(
     let file = files.open(&path, OpenMode::Create).context("create", &path)?;
     file.truncate(0).context("truncate", &path)?;
     file.write_all_at(&mut [IoSlice::new(bytes)], 0).context("write", &path)?;
-    file.sync_data().context("sync", &path)
+    file.sync_data().context(SYNC, &path)
 }
 
 pub(super) fn write_epochs<F: Files>(
@@ -655,127 +727,4 @@ pub(super) fn write_epochs<F: Files>(
     let path = dir.join(checkpoint::EPOCHS_FILE);
     files.write_atomically(&path, epochs.text.as_bytes()).context("write", &path)?;
     Ok(Some(epochs.version))
-}
-
-impl<F: Files> IndexWrite<F> {
-    pub fn of(segment: &Segment<F>) -> Self {
-        Self {
-            base: segment.base,
-            file: segment.file.clone(),
-            size: segment.size,
-            index: segment.index.pending(),
-            times: segment.times.pending(),
-            aborted: segment.aborted.as_deref().map(Table::pending),
-        }
-    }
-
-    /// Writes the new rows; the files end with them.
-    pub fn write(&self, files: &F, dir: &Path) -> Result<(), LogError> {
-        for (kind, pending) in self.tables() {
-            let path = names::file(dir, self.base, kind);
-            let file = files.open(&path, OpenMode::Create).context("open", &path)?;
-            let length = pending.position + pending.bytes.len() as u64;
-            if file.len().context("measure", &path)? > length {
-                file.truncate(length).context("truncate", &path)?;
-                // Else the rows could come back after a crash, and the log behind them is another one by then.
-                file.sync_data().context("sync", &path)?;
-            }
-            if !pending.bytes.is_empty() {
-                let mut bytes = [IoSlice::new(&pending.bytes)];
-                file.write_all_at(&mut bytes, pending.position).context("write", &path)?;
-            }
-        }
-        Ok(())
-    }
-
-    pub fn sync(&self, files: &F, dir: &Path) -> Result<(), LogError> {
-        for (kind, pending) in self.tables() {
-            if pending.rows > 0 {
-                let path = names::file(dir, self.base, kind);
-                let file = files.open(&path, OpenMode::Write).context("open", &path)?;
-                file.sync_data().context("sync", &path)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Cuts what was reserved behind the last batch and makes all of it durable.
-    pub fn cut(&self, files: &F, dir: &Path) -> Result<(), LogError> {
-        let path = names::file(dir, self.base, FileKind::Log);
-        match &self.file {
-            Some(file) => cut_and_sync(&***file, self.size),
-            None => files.open(&path, OpenMode::Write).and_then(|file| cut_and_sync(&file, self.size)),
-        }
-        .context("finish", &path)?;
-        self.sync(files, dir)
-    }
-
-    /// Rows that were written.
-    pub fn rows(&self) -> Rows {
-        let aborted = self.aborted.as_ref().map_or(0, |pending| pending.rows);
-        Rows { index: self.index.rows, times: self.times.rows, aborted }
-    }
-
-    fn tables(&self) -> impl Iterator<Item = (FileKind, &Pending)> {
-        let always = [(FileKind::OffsetIndex, &self.index), (FileKind::TimeIndex, &self.times)];
-        let aborted = self.aborted.iter().map(|pending| (FileKind::TransactionIndex, pending));
-        always.into_iter().chain(aborted)
-    }
-}
-
-fn cut_and_sync(file: &impl FileHandle, size: u32) -> io::Result<()> {
-    // Also when the length is right: blocks beyond it are freed.
-    file.truncate(u64::from(size))?;
-    file.sync_data()
-}
-
-/// Makes everything up to the log's end durable.
-pub struct FlushJob<F: Files> {
-    context: Arc<LogContext<F>>,
-    dir: PathBuf,
-    files: Vec<Arc<SegmentFile<F>>>,
-    closed: Vec<PathBuf>,
-    sync_dir: bool,
-    outcome: FlushOutcome,
-}
-
-/// What became of a flush.
-#[derive(Debug)]
-pub struct FlushOutcome {
-    up_to: Offset,
-    appended_bytes: u64,
-    names_changed: u64,
-    generation: u64,
-    error: Option<LogError>,
-}
-
-impl<F: Files> FlushJob<F> {
-    /// The files that are synced.
-    pub fn files(&self) -> &[Arc<SegmentFile<F>>] {
-        &self.files
-    }
-
-    /// All records below it are durable after a flush.
-    pub fn up_to(&self) -> Offset {
-        self.outcome.up_to
-    }
-
-    /// *File thread.* fdatasync of each file, and the directory if a name in it is new.
-    pub fn run(self) -> FlushOutcome {
-        let error = self.sync().err();
-        FlushOutcome { error, ..self.outcome }
-    }
-
-    /// A sync of the whole file system that began after this job was made has done it.
-    pub fn synced_otherwise(self) -> FlushOutcome {
-        self.outcome
-    }
-
-    fn sync(&self) -> Result<(), LogError> {
-        sync_segments(&self.context.files, &self.dir, &self.files, &self.closed)?;
-        if self.sync_dir {
-            self.context.files.sync_dir(&self.dir).context("sync", &self.dir)?;
-        }
-        Ok(())
-    }
 }

@@ -3,7 +3,7 @@
 //! A [`Log`] belongs to one shard at a time. It is blocking code that knows no executor; the driver decides which
 //! thread runs what. Methods marked *shard* touch memory and the page cache only: append, read plans, offsets.
 //! Whatever can wait for the disk comes out as a job that a file thread runs: [`Log::next_job`] for the log's
-//! own upkeep (at most one at a time), [`FlushJob`], [`ReadJob`], [`TimeJob`]. The few calls marked *file
+//! own upkeep (at most one at a time), [`PrepareJob`], [`FlushJob`], [`ReadJob`], [`TimeJob`]. The few calls marked *file
 //! thread* (open, close, truncate) take the whole log there. It never spawns, sleeps or reads a clock.
 
 mod append;
@@ -12,16 +12,23 @@ mod clean;
 mod dir;
 mod epochs;
 mod error;
+mod flush;
 mod index;
+mod index_write;
 mod jobs;
 mod names;
 mod offsets;
+mod preallocation;
+mod prepare;
 mod producers;
 mod read;
 mod recovery;
+mod reindex;
 mod replay;
+mod reserve;
 mod retention;
 mod scan;
+mod scrub;
 mod segment;
 mod snapshot;
 mod tidy;
@@ -29,11 +36,14 @@ mod truncate;
 mod txn_index;
 
 #[cfg(test)]
+mod fault_tests;
+#[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use crate::base::clock::{Monotonic, Now};
 use crate::base::{LeaderEpoch, Offset, TopicPartition};
@@ -48,12 +58,17 @@ pub use clean::{
 };
 pub use dir::{Checkpoint, DirError, DirLock, DirectoryId, Found, FoundPartition, LogDir, MetaProperties};
 pub use epochs::EpochStart;
-pub use error::{LogError, ReadError};
-pub use jobs::{FlushJob, FlushOutcome, Job, Outcome};
+pub use error::{Fault, LogError, ReadError};
+pub use flush::{FlushJob, FlushOutcome};
+pub use jobs::{Job, Outcome};
 pub use offsets::{OffsetLookup, TimeJob, TimestampTarget};
+pub use preallocation::Preallocation;
+pub use prepare::{PrepareJob, PrepareOutcome};
 pub use producers::{Origin, ProducerDescription};
 pub use read::{Read, ReadJob, ReadOutcome, ReadPlan, ReadRequest};
 pub use recovery::{OpenError, OpenOptions};
+pub use reserve::Reserve;
+pub use scrub::{ScrubFinding, ScrubJob, ScrubOutcome, ScrubPosition};
 pub use segment::{FileRange, OffsetMetadata, SegmentFile, TimestampOffset};
 pub use txn_index::AbortedTransaction;
 
@@ -63,9 +78,15 @@ use producers::Producers;
 use read::{Recent, Window};
 use segment::Segment;
 
-/// What all logs of a process share.
+/// What all logs of a log directory share.
 pub struct LogContext<F: Files> {
     pub files: F,
+    /// The number of the log directory: whom an error of a file is told about.
+    pub directory: usize,
+    /// Shared by all directories.
+    pub preallocation: Arc<Preallocation>,
+    /// Set when the process is to end: recovery gives up.
+    pub stop: Arc<AtomicBool>,
     /// Closes a file: the last close of a large unlinked file takes long, so production posts it to the file threads.
     pub dispose: Box<dyn Fn(F::File) + Send + Sync>,
     /// `producer.id.expiration.ms`
@@ -75,7 +96,14 @@ pub struct LogContext<F: Files> {
 impl<F: Files> LogContext<F> {
     /// Closes files in place and has Kafka's default expiration.
     pub fn new(files: F) -> Self {
-        Self { files, dispose: Box::new(drop), producer_id_expiration_ms: 24 * 60 * 60 * 1000 }
+        Self {
+            files,
+            directory: 0,
+            preallocation: Preallocation::new(1 << 30),
+            stop: Arc::default(),
+            dispose: Box::new(drop),
+            producer_id_expiration_ms: 24 * 60 * 60 * 1000,
+        }
     }
 }
 
@@ -91,6 +119,10 @@ pub struct LogCounts {
     pub preparations_failed: u64,
     /// Reads that had to go to a file thread.
     pub cold_reads: u64,
+    /// Segments whose offset index was found to lead astray while it was used.
+    pub indexes_damaged: u64,
+    /// Writes and jobs that a full disk refused.
+    pub refused_for_space: u64,
 }
 
 /// The log of one partition.
@@ -125,6 +157,8 @@ pub struct Log<F: Files> {
     cleaned: Option<Offset>,
     /// A write, sync or rename failed: nothing more is written.
     offline: bool,
+    /// The disk was full since it was last asked.
+    met_full_disk: bool,
     upkeep: Upkeep<F>,
     counts: LogCounts,
 }
@@ -190,6 +224,11 @@ impl<F: Files> Log<F> {
     /// A write, sync or rename failed; appends and reads answer KAFKA_STORAGE_ERROR.
     pub fn is_offline(&self) -> bool {
         self.offline
+    }
+
+    /// Whether a write or a job has met a full disk since the last call.
+    pub fn take_met_full_disk(&mut self) -> bool {
+        std::mem::take(&mut self.met_full_disk)
     }
 
     pub fn counts(&self) -> LogCounts {
@@ -265,6 +304,15 @@ impl<F: Files> Log<F> {
     /// The number of the segment that holds `offset`, or the first.
     fn segment_of(&self, offset: Offset) -> usize {
         self.segments.partition_point(|segment| segment.base <= offset).saturating_sub(1)
+    }
+
+    /// A write or a job was refused by the disk, and nothing is lost.
+    fn note_refusal(&mut self, error: &LogError) {
+        tracing::warn!(partition = %self.topic_partition, %error, "refused");
+        if error.fault() == Fault::NoSpace {
+            self.met_full_disk = true;
+            self.counts.refused_for_space += 1;
+        }
     }
 
     fn take_offline(&mut self, error: &LogError) {

@@ -165,7 +165,7 @@ impl<F: Files> TimeJob<F> {
                 &opened
             }
         };
-        let from = self.position(place)?;
+        let from = self.position(file, place)?;
         let mut scan = Scan::heads(file, from, place.size, Offset(i64::MIN));
         while let Step::Batch(found) = scan.next().context("scan", &path)? {
             if self.may_hold(&found) {
@@ -215,7 +215,7 @@ impl<F: Files> TimeJob<F> {
     }
 
     /// Where to begin.
-    fn position(&self, place: &TimePlace<F>) -> Result<u32, LogError> {
+    fn position(&self, log: &F::File, place: &TimePlace<F>) -> Result<u32, LogError> {
         let (offset, index_rows) = match place.floor {
             TimeFloor::Position(position) => return Ok(position),
             TimeFloor::ByOffset { offset, index_rows } => (offset, index_rows),
@@ -233,6 +233,9 @@ impl<F: Files> TimeJob<F> {
         let file = self.context.files.open(&path, OpenMode::Read).context("open", &path)?;
         let wanted = relative(place.segment, offset).unwrap_or(u32::MAX);
         let floor = index::floor_in_file::<OffsetEntry>(&file, index_rows, |entry| entry.relative <= wanted);
-        Ok(floor.context("search", &path)?.map_or(0, |(_, entry)| entry.position))
+        let Some((_, entry)) = floor.context("search", &path)? else { return Ok(0) };
+        // A damaged index must not pass over records; a fetch that meets it has it built anew.
+        let is_sound = index::is_sound(log, place.segment, &entry).context("read", &path)?;
+        Ok(if is_sound { entry.position } else { 0 })
     }
 }

@@ -14,6 +14,7 @@ use crate::wire::record::{BatchHead, HEAD_LEN};
 use super::error::Context;
 use super::index::{self, Lookup, OffsetEntry, relative};
 use super::names::{self, FileKind};
+use super::scan::Found;
 use super::segment::Segment;
 use super::txn_index::{AbortedTransaction, Overlap};
 use super::{FileRange, Log, LogContext, LogError, OffsetMetadata, ReadError, SegmentFile, scan};
@@ -180,7 +181,9 @@ impl<F: Files> Log<F> {
         };
         if let Some(segment) = alive {
             segment.file.get_or_insert_with(|| Arc::clone(&result.file));
-            if !result.rows.is_empty() {
+            if result.index_damaged {
+                self.index_damaged(outcome.segment);
+            } else if !result.rows.is_empty() {
                 self.windows.truncate(WINDOWS_MAX - 1);
                 self.windows.push_front(Window { segment: outcome.segment, rows: result.rows });
             }
@@ -357,16 +360,20 @@ impl<F: Files> Log<F> {
         }
         let Some(wanted) = relative(segment.base, offset) else { return Ok(Located::Beyond) };
         let satisfies = |entry: &OffsetEntry| entry.relative <= wanted;
-        let floor = match segment.index.floor(satisfies) {
-            Lookup::Known(entry) => Floor::Position(entry.map_or(0, |entry| entry.position)),
-            Lookup::InFile { entries } => self.floor_in_windows(segment.base, wanted, entries),
+        let (floor, rows_in_file) = match segment.index.floor(satisfies) {
+            Lookup::Known(entry) => (Floor::Position(entry.map_or(0, |entry| entry.position)), None),
+            Lookup::InFile { entries } => {
+                (self.floor_in_windows(segment.base, wanted, entries), Some(entries))
+            }
         };
         let (Floor::Position(mut position), Some(file)) = (floor, &segment.file) else {
             return Ok(Located::Unknown { floor });
         };
-        for _ in 0..STEPS_MAX {
+        for step in 0..STEPS_MAX {
+            // A row of a damaged index may lead anywhere: a job looks at it again and finds out.
+            let doubtful = rows_in_file.filter(|_| step == 0).map(|rows| Floor::InIndex { rows });
             if position >= segment.size {
-                return Ok(Located::Beyond);
+                return Ok(doubtful.map_or(Located::Beyond, |floor| Located::Unknown { floor }));
             }
             let mut head = [0; HEAD_LEN];
             let read = file
@@ -374,6 +381,15 @@ impl<F: Files> Log<F> {
                 .map_err(|error| self.read_error(segment, error))?;
             let Some(Ok(head)) = read.map(|read| BatchHead::of_entry(&head[..read])) else { break };
             let length = head.total_len() as u32;
+            let is_whole =
+                head.length() > 0 && position.checked_add(length).is_some_and(|end| end <= segment.size);
+            match doubtful {
+                Some(floor) if !is_whole || !(segment.base..=offset).contains(&head.base_offset()) => {
+                    return Ok(Located::Unknown { floor });
+                }
+                _ if !is_whole => break,
+                _ => {}
+            }
             if head.last_offset() >= offset {
                 return Ok(Located::At(Place { position, length }));
             }
@@ -483,6 +499,8 @@ struct Answer<F: Files> {
     aborted: Option<Vec<AbortedTransaction>>,
     /// All rows of some transaction indexes.
     loaded: Vec<(Offset, Vec<AbortedTransaction>)>,
+    /// The offset index of the segment leads astray.
+    index_damaged: bool,
 }
 
 impl<F: Files> ReadJob<F> {
@@ -507,14 +525,12 @@ impl<F: Files> ReadJob<F> {
                 SegmentFile::new(&self.context, file)
             }
         };
-        let (start, rows) = self.position(self.start, self.request.offset)?;
-        let found = scan::find(&**file, start, self.size, self.request.offset).context("scan", &path)?;
+        let mut index_damaged = false;
+        let (found, rows) = self.find(&**file, self.start, self.request.offset, &mut index_damaged)?;
         let end = match self.end {
             Ok(end) => end,
             Err(floor) => {
-                let (from, _) = self.position(floor, self.request.upper_bound)?;
-                let bound =
-                    scan::find(&**file, from, self.size, self.request.upper_bound).context("scan", &path)?;
+                let (bound, _) = self.find(&**file, floor, self.request.upper_bound, &mut index_damaged)?;
                 bound.map_or(self.size, |bound| bound.position)
             }
         };
@@ -528,7 +544,7 @@ impl<F: Files> ReadJob<F> {
             }
             (_, parts) => parts.as_ref().map(|_| Vec::new()),
         };
-        Ok(Answer { file, rows, place, end, aborted, loaded })
+        Ok(Answer { file, rows, place, end, aborted, loaded, index_damaged })
     }
 
     fn look_for_aborted(
@@ -583,7 +599,39 @@ impl<F: Files> ReadJob<F> {
             return Ok(bound);
         }
         let row: OffsetEntry = index::row(&file, number).context("read", &path)?;
+        // A damaged row must not hide a transaction.
+        let log = &**range.file;
+        if !index::is_sound(log, self.segment, &row).context("read", &path)? {
+            return Ok(bound);
+        }
         Ok(bound.min(self.segment.plus(i64::from(row.relative) + 1)))
+    }
+
+    /// Searches from where the index says, and from the segment's beginning when the index is wrong.
+    fn find(
+        &self,
+        file: &F::File,
+        floor: Floor,
+        offset: Offset,
+        index_damaged: &mut bool,
+    ) -> Result<(Option<Found>, Vec<OffsetEntry>), LogError> {
+        let path = names::file(&self.dir, self.segment, FileKind::Log);
+        let (start, rows) = self.position(floor, offset)?;
+        let is_sound = match rows.first() {
+            Some(row) => index::is_sound(file, self.segment, row).context("read", &path)?,
+            None => true,
+        };
+        let found = scan::find(file, start, self.size, offset);
+        let is_sound = is_sound && (start < self.size || start == 0);
+        let is_lost = |error: &io::Error| error.kind() == io::ErrorKind::InvalidData && start > 0;
+        match found {
+            Ok(found) if is_sound => return Ok((found, rows)),
+            Err(error) if is_sound && !is_lost(&error) => return Err(error).context("scan", &path),
+            _ => {}
+        }
+        let found = scan::find(file, 0, self.size, offset).context("scan", &path)?;
+        *index_damaged = true;
+        Ok((found, Vec::new()))
     }
 
     /// The position to search `offset` from, and the index rows around it.

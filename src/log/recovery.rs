@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::base::clock::{Now, Timestamp};
 use crate::base::{Offset, TopicPartition};
@@ -19,13 +20,14 @@ use crate::wire::record::{BatchHead, HEAD_LEN};
 use super::epochs::Epochs;
 use super::error::Context;
 use super::index::{self, Entry, OffsetEntry, Table, TimeEntry};
-use super::jobs::{self, IndexWrite, Upkeep};
+use super::index_write::IndexWrite;
+use super::jobs::{self, Upkeep};
 use super::names::{self, FileKind};
 use super::replay::Span;
 use super::scan::{Scan, Step};
 use super::segment::{Newest, Segment};
 use super::tidy::{self, Listing};
-use super::{Log, LogContext, LogCounts, LogError, checkpoint, replay, txn_index};
+use super::{Fault, Log, LogContext, LogCounts, LogError, checkpoint, replay, txn_index};
 
 /// What a log is opened with.
 #[derive(Clone, Debug)]
@@ -51,6 +53,18 @@ pub enum OpenError {
     Log(#[from] LogError),
     #[error("{} has {length} bytes: more than a segment can have", path.display())]
     SegmentTooLong { path: PathBuf, length: u64 },
+    #[error("the broker stops before the log was recovered")]
+    Stopped,
+}
+
+impl OpenError {
+    /// What it means for the log and its directory.
+    pub fn fault(&self) -> Fault {
+        match self {
+            OpenError::Log(error) => error.fault(),
+            OpenError::SegmentTooLong { .. } | OpenError::Stopped => Fault::Corrupt,
+        }
+    }
 }
 
 impl<F: Files> Log<F> {
@@ -73,6 +87,7 @@ impl<F: Files> Log<F> {
             wall: now.wall,
             transaction_indexes: &transaction_indexes,
             aborted_from: Cell::new(Offset(i64::MAX)),
+            stop: &context.stop,
         };
         let mut segments = loader.load(&logs, &mut epochs)?;
         let end = segments.back().map_or(log_start, |active| active.next);
@@ -121,8 +136,9 @@ impl<F: Files> Log<F> {
             layout: 0,
             cleaned,
             offline: false,
+            met_full_disk: false,
             // A process that was killed may have created the last file without a sync of the directory since.
-            upkeep: Upkeep::new(names_synced),
+            upkeep: Upkeep::new(&context.preallocation, names_synced),
             counts: LogCounts::default(),
         };
         log.request_checkpoint();
@@ -176,6 +192,8 @@ pub(super) struct Loader<'a, F: Files> {
     transaction_indexes: &'a [Offset],
     /// The aborted transactions that ended here or later are to be gathered from the log.
     aborted_from: Cell<Offset>,
+    /// Recovery gives up.
+    stop: &'a AtomicBool,
 }
 
 impl<F: Files> Loader<'_, F> {
@@ -306,6 +324,9 @@ impl<F: Files> Loader<'_, F> {
                 Step::End => break None,
                 Step::Bad(why) => break Some(why),
             };
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(OpenError::Stopped);
+            }
             if !scan.is_intact(&found).context("read", &path)? {
                 break Some("the checksum does not match");
             }

@@ -72,7 +72,8 @@ impl<'a, H: FileHandle> Scan<'a, H> {
 
     /// The next batch: length, format and order of offsets are checked, the checksum is not.
     pub fn next(&mut self) -> io::Result<Step> {
-        let left = self.end - self.position;
+        // A damaged index may have sent us beyond the end.
+        let left = self.end.saturating_sub(self.position);
         if left == 0 {
             return Ok(Step::End);
         }

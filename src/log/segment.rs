@@ -22,6 +22,11 @@ impl<F: Files> SegmentFile<F> {
     pub(super) fn new(context: &Arc<LogContext<F>>, file: F::File) -> Arc<Self> {
         Arc::new(Self { file: Some(file), context: Arc::clone(context) })
     }
+
+    /// The number of its log directory.
+    pub fn directory(&self) -> usize {
+        self.context.directory
+    }
 }
 
 impl<F: Files> std::ops::Deref for SegmentFile<F> {

@@ -12,18 +12,18 @@ use crate::io::mem::{Crash, Fault, MemFiles, Operation};
 use crate::io::{FileHandle, OpenMode};
 use crate::wire::record::{BatchBuilder, BatchView, Batches, Compression};
 
-const EPOCH: LeaderEpoch = LeaderEpoch(3);
+pub(super) const EPOCH: LeaderEpoch = LeaderEpoch(3);
 
-fn config(segment_bytes: u32) -> Arc<LogConfig> {
+pub(super) fn config(segment_bytes: u32) -> Arc<LogConfig> {
     Arc::new(LogConfig { segment_bytes, index_interval_bytes: 100, ..LogConfig::default() })
 }
 
-fn at(wall: i64) -> Now {
+pub(super) fn at(wall: i64) -> Now {
     Now { monotonic: Monotonic::from_millis(wall as u64), wall: Timestamp(wall) }
 }
 
 /// `records` records of `time`, `time + 1`, …
-fn batch(records: i32, time: i64) -> Batch {
+pub(super) fn batch(records: i32, time: i64) -> Batch {
     let mut builder = BatchBuilder::new(Offset::ZERO, Compression::NONE);
     for number in 0..records {
         builder.append(Timestamp(time + i64::from(number)), Some(b"key"), Some(b"some value"), &[]);
@@ -43,21 +43,21 @@ fn sequenced(records: i32, sequence: i32) -> Batch {
     Batch::from_bytes(&builder.finish().unwrap()).unwrap()
 }
 
-struct Bench {
-    context: Arc<LogContext<MemFiles>>,
+pub(super) struct Bench {
+    pub context: Arc<LogContext<MemFiles>>,
     config: Arc<LogConfig>,
 }
 
 impl Bench {
-    fn new(config: Arc<LogConfig>) -> Self {
+    pub fn new(config: Arc<LogConfig>) -> Self {
         Self { context: Arc::new(LogContext::new(MemFiles::new(1))), config }
     }
 
-    fn files(&self) -> &MemFiles {
+    pub fn files(&self) -> &MemFiles {
         &self.context.files
     }
 
-    fn open(&self, recovery_point: Offset, clean: bool) -> Log<MemFiles> {
+    pub fn open(&self, recovery_point: Offset, clean: bool) -> Log<MemFiles> {
         let options = OpenOptions {
             dir: "/t-0".into(),
             topic_partition: TopicPartition::new("t", PartitionIndex(0)),
@@ -71,18 +71,18 @@ impl Bench {
     }
 }
 
-fn append(log: &mut Log<MemFiles>, batches: Vec<Batch>) -> Vec<Result<Appended, ErrorCode>> {
+pub(super) fn append(log: &mut Log<MemFiles>, batches: Vec<Batch>) -> Vec<Result<Appended, ErrorCode>> {
     let mut batches = batches;
     log.append(&mut batches, EPOCH, Origin::Client, at(0))
 }
 
-fn settle(log: &mut Log<MemFiles>) {
+pub(super) fn settle(log: &mut Log<MemFiles>) {
     while let Some(job) = log.next_job(at(0)) {
         log.finish(job.run(), at(0)).unwrap();
     }
 }
 
-fn fetch(log: &mut Log<MemFiles>, offset: i64, bytes_max: u32, upper_bound: i64) -> Vec<i64> {
+pub(super) fn fetch(log: &mut Log<MemFiles>, offset: i64, bytes_max: u32, upper_bound: i64) -> Vec<i64> {
     let request = ReadRequest {
         offset: Offset(offset),
         bytes_max,
@@ -110,7 +110,7 @@ fn fetch(log: &mut Log<MemFiles>, offset: i64, bytes_max: u32, upper_bound: i64)
         .collect()
 }
 
-fn offsets(range: std::ops::Range<i64>) -> Vec<i64> {
+pub(super) fn offsets(range: std::ops::Range<i64>) -> Vec<i64> {
     range.collect()
 }
 

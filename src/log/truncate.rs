@@ -14,17 +14,22 @@ use super::replay::Span;
 use super::scan::{self, Scan, Step};
 use super::segment::{Newest, Segment, SegmentFile};
 use super::txn_index::AbortedTransaction;
-use super::{Log, LogError, jobs, replay, snapshot};
+use super::{Log, LogError, flush, jobs, replay, snapshot};
 
 impl<F: Files> Log<F> {
     /// *File thread.* Everything on the disk as after a clean shutdown; no job may be out. Afterwards
-    /// `recovery_point` is the log's end, and the log is only to be dropped.
+    /// `recovery_point` is the log's end, and the log is only to be dropped. After an error that passes, as of a
+    /// full disk, the next start has to recover it.
     pub fn close(&mut self, now: Now) -> Result<(), LogError> {
         if self.offline {
             return Ok(());
         }
         let closed = self.write_all(now);
-        closed.inspect_err(|error| self.take_offline(error))
+        closed.inspect_err(|error| {
+            if !error.fault().passes() {
+                self.take_offline(error);
+            }
+        })
     }
 
     /// *File thread.* Removes all records from `offset` on, and of the batch that holds it those before; no job
@@ -52,7 +57,7 @@ impl<F: Files> Log<F> {
         self.active_mut().note_newest();
         let (files, dir) = (self.context.files.clone(), self.dir.clone());
         if self.appended_bytes > 0 || self.flushed < end {
-            jobs::sync_segments(&files, &dir, &self.unflushed_files(), &self.unflushed_closed())?;
+            flush::sync_segments(&files, &dir, &self.unflushed_files(), &self.unflushed_closed())?;
             self.cut_surplus()?;
         }
         let mut names_changed = false;
@@ -95,9 +100,10 @@ impl<F: Files> Log<F> {
     /// Does here what else a job would do.
     fn settle(&mut self, now: Now) -> Result<(), LogError> {
         assert!(!self.upkeep.is_in_flight(), "a job of the log is out");
+        self.upkeep.retry_now();
         while !self.upkeep.is_idle() {
             let Some(job) = self.next_job(now) else { break };
-            self.finish(job.run(), now)?;
+            self.finish_or_put_back(job.run(), now)?;
         }
         Ok(())
     }

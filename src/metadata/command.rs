@@ -26,13 +26,28 @@ impl Refusal {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Command {
     RegisterBroker(RegisterBroker),
-    FenceBroker { id: BrokerId, epoch: BrokerEpoch },
-    UnfenceBroker { id: BrokerId, epoch: BrokerEpoch },
+    FenceBroker {
+        id: BrokerId,
+        epoch: BrokerEpoch,
+    },
+    UnfenceBroker {
+        id: BrokerId,
+        epoch: BrokerEpoch,
+    },
     CreateTopics(CreateTopics),
     DeleteTopics(DeleteTopics),
     CreatePartitions(CreatePartitions),
     AlterConfigs(AlterConfigs),
-    AllocateProducerIds { broker: BrokerId, epoch: BrokerEpoch },
+    AllocateProducerIds {
+        broker: BrokerId,
+        epoch: BrokerEpoch,
+    },
+    /// The log directories of these replicas of the broker are offline (KIP-858).
+    ReplicasOffline {
+        broker: BrokerId,
+        epoch: BrokerEpoch,
+        partitions: Vec<(TopicId, PartitionIndex)>,
+    },
 }
 
 /// The kinds of commands, for statistics.
@@ -46,6 +61,7 @@ pub enum CommandKind {
     CreatePartitions,
     AlterConfigs,
     AllocateProducerIds,
+    ReplicasOffline,
 }
 
 impl CommandKind {
@@ -60,10 +76,11 @@ impl CommandKind {
             CommandKind::CreatePartitions => "create_partitions",
             CommandKind::AlterConfigs => "alter_configs",
             CommandKind::AllocateProducerIds => "allocate_producer_ids",
+            CommandKind::ReplicasOffline => "replicas_offline",
         }
     }
 
-    pub const ALL: [CommandKind; 8] = [
+    pub const ALL: [CommandKind; 9] = [
         CommandKind::RegisterBroker,
         CommandKind::FenceBroker,
         CommandKind::UnfenceBroker,
@@ -72,6 +89,7 @@ impl CommandKind {
         CommandKind::CreatePartitions,
         CommandKind::AlterConfigs,
         CommandKind::AllocateProducerIds,
+        CommandKind::ReplicasOffline,
     ];
 }
 
@@ -84,7 +102,8 @@ impl CommandKind {
             | CommandKind::FenceBroker
             | CommandKind::UnfenceBroker
             | CommandKind::DeleteTopics
-            | CommandKind::AlterConfigs => true,
+            | CommandKind::AlterConfigs
+            | CommandKind::ReplicasOffline => true,
             CommandKind::CreateTopics | CommandKind::CreatePartitions | CommandKind::AllocateProducerIds => {
                 false
             }
@@ -103,6 +122,7 @@ impl Command {
             Command::CreatePartitions(_) => CommandKind::CreatePartitions,
             Command::AlterConfigs(_) => CommandKind::AlterConfigs,
             Command::AllocateProducerIds { .. } => CommandKind::AllocateProducerIds,
+            Command::ReplicasOffline { .. } => CommandKind::ReplicasOffline,
         }
     }
 }

@@ -162,6 +162,24 @@ pub struct PartitionImage {
     pub directories: Box<[Uuid]>,
 }
 
+/// Stands for the log directory of a replica whose directory is offline (Kafka's `DirectoryId.LOST`).
+pub const LOST_DIRECTORY: Uuid = Uuid::from_u128(1);
+
+impl PartitionImage {
+    /// Whether the broker has a replica, and its log directory is offline.
+    pub fn is_lost_on(&self, broker: BrokerId) -> bool {
+        let directories = self.replicas.iter().zip(&self.directories);
+        directories.into_iter().any(|(replica, directory)| *replica == broker && *directory == LOST_DIRECTORY)
+    }
+
+    /// The directories with another one for the broker's replica.
+    pub(super) fn directories_with(&self, broker: BrokerId, directory: Uuid) -> Box<[Uuid]> {
+        let known = |index: usize| self.directories.get(index).copied().unwrap_or(Uuid::nil());
+        let replicas = self.replicas.iter().enumerate();
+        replicas.map(|(index, id)| if *id == broker { directory } else { known(index) }).collect()
+    }
+}
+
 /// A registered broker.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BrokerImage {

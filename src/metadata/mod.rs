@@ -24,7 +24,9 @@ pub use command::{
     RegisterBroker, Response, TopicRef,
 };
 pub use controller::{ConfigRules, Controller, ControllerSettings, IdSource, Outcome};
-pub use image::{BrokerImage, ConfigResource, Endpoint, Image, Overrides, PartitionImage, TopicImage};
+pub use image::{
+    BrokerImage, ConfigResource, Endpoint, Image, LOST_DIRECTORY, Overrides, PartitionImage, TopicImage,
+};
 pub use names::{TopicNameError, check_topic_name, is_internal_topic};
 pub use record::{PartitionChange, Record};
 pub use state::{ApplyError, State};

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use uuid::Uuid;
+
 use super::codec::{self, DecodeError};
 use super::image::{BrokerImage, ConfigResource, Image, Overrides, PartitionImage, TopicImage};
 use super::names;
@@ -116,6 +118,7 @@ impl State {
             Record::Cluster { id } => self.set_cluster(id),
             Record::BrokerRegistered(broker) => {
                 self.image.brokers.insert(broker.id, Arc::new(broker.clone()));
+                self.find_lost_replicas(broker.id);
                 if !broker.fenced {
                     self.take_up_leaderships(broker.id);
                 }
@@ -256,11 +259,23 @@ impl State {
         }
     }
 
+    /// The broker (re)started: it tells anew which of its replicas are on an offline directory.
+    fn find_lost_replicas(&mut self, broker: BrokerId) {
+        self.change_partitions(|partition| {
+            partition.is_lost_on(broker).then(|| {
+                let directories = partition.directories_with(broker, Uuid::nil());
+                let partition_epoch = partition.partition_epoch + 1;
+                PartitionImage { directories, partition_epoch, ..partition.clone() }
+            })
+        });
+    }
+
     /// The broker (re)started: whatever it still leads gets a new leader epoch, so that consumers notice a
     /// lost tail (KIP-320), and it leads again what waited for it.
     fn take_up_leaderships(&mut self, broker: BrokerId) {
         self.change_partitions(|partition| {
-            let waits = partition.leader.is_none() && partition.isr.contains(&broker);
+            let in_sync = partition.isr.contains(&broker) && !partition.is_lost_on(broker);
+            let waits = partition.leader.is_none() && in_sync;
             if partition.leader == Some(broker) || waits {
                 let mut changed = partition.clone();
                 lead(&mut changed, Some(broker));
@@ -284,7 +299,9 @@ impl State {
                 changed.isr = changed.isr.iter().copied().filter(|other| *other != broker).collect();
             }
             if partition.leader == Some(broker) {
-                let is_alive = |other: &BrokerId| alive.get(other).copied().unwrap_or(false);
+                let is_alive = |other: &BrokerId| {
+                    alive.get(other).copied().unwrap_or(false) && !partition.is_lost_on(*other)
+                };
                 let in_sync = |other: &BrokerId| changed.isr.contains(other);
                 let next = changed.replicas.iter().copied().find(|other| in_sync(other) && is_alive(other));
                 lead(&mut changed, next);

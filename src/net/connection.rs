@@ -425,7 +425,11 @@ impl Connection {
         entry.last_active.set(self.now);
         entry.sending.set(true);
         let (listener, answers) = (&self.listener, &mut self.answers);
-        send::send(&self.shard, listener, &mut self.writer, answers, &entry.last_active).await?;
+        let sent = send::send(&self.shard, listener, &mut self.writer, answers, &entry.last_active).await;
+        if let Err(SendError::File { directory, error }) = &sent {
+            self.shard.note_send_error(*directory, error);
+        }
+        sent?;
         entry.sending.set(false);
         self.now = clock::monotonic();
         let now = self.now;

@@ -40,8 +40,8 @@ pub(super) enum SendError {
     #[error("peer: {0}")]
     Peer(std::io::Error),
     /// The disk's fault, not the peer's: it is logged as such.
-    #[error("log file: {0}")]
-    File(std::io::Error),
+    #[error("log file: {error}")]
+    File { directory: usize, error: std::io::Error },
     #[error("log file: ended {missing} bytes short of what was promised")]
     EndedShort { missing: u64 },
 }
@@ -99,19 +99,20 @@ async fn send_waiting(
 
 async fn read_small(shard: &Rc<Shard>, range: FileRange<OsFiles>) -> Result<Bytes, SendError> {
     let mut buffer = vec![0; range.length as usize];
-    let read = range.file.read_cached_at(&mut buffer, range.position).map_err(SendError::File)?;
+    let read = range.file.read_cached_at(&mut buffer, range.position).map_err(file_error(&range))?;
     if read == Some(buffer.len()) {
         return Ok(buffer.into());
     }
     // Not in the page cache: a file thread waits for the disk.
     let threads = &shard.settings().directories.threads;
+    let failed = file_error(&range);
     let (buffer, read) = threads
         .run("cold read", move || {
             let read = range.file.read_at(&mut buffer, range.position);
             (buffer, read)
         })
         .await;
-    let read = read.map_err(SendError::File)?;
+    let read = read.map_err(failed)?;
     match buffer.len() - read {
         0 => Ok(buffer.into()),
         missing => Err(SendError::EndedShort { missing: missing as u64 }),
@@ -139,11 +140,11 @@ async fn send_range(
                     cached::warm(&file, position, length)
                 })
                 .await
-                .map_err(SendError::File)?;
+                .map_err(file_error(&range))?;
         }
         socket.send_file(&**range.file, position, length).await.map_err(|error| match error {
             SendFileError::Peer(error) => SendError::Peer(error),
-            SendFileError::File(error) => SendError::File(error),
+            SendFileError::File(error) => file_error(&range)(error),
             SendFileError::EndedShort { missing } => SendError::EndedShort { missing },
         })?;
         position += length;
@@ -158,13 +159,19 @@ async fn send_range(
 /// 3–6 µs for 256 KiB: memory that ran short may have taken any of them.
 fn in_page_cache(range: &FileRange<OsFiles>, position: u64, length: u64) -> Result<bool, SendError> {
     if !range.at_tail {
-        return cached::is_cached(&range.file.as_fd(), position, length).map_err(SendError::File);
+        return cached::is_cached(&range.file.as_fd(), position, length).map_err(file_error(range));
     }
     let mut byte = [0];
     for at in [position, position + length - 1] {
-        if range.file.read_cached_at(&mut byte, at).map_err(SendError::File)?.is_none() {
+        if range.file.read_cached_at(&mut byte, at).map_err(file_error(range))?.is_none() {
             return Ok(false);
         }
     }
     Ok(true)
+}
+
+/// An error of the range's file: its directory has to answer for it.
+fn file_error(range: &FileRange<OsFiles>) -> impl FnOnce(std::io::Error) -> SendError + use<> {
+    let directory = range.file.directory();
+    move |error| SendError::File { directory, error }
 }

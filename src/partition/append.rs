@@ -69,12 +69,16 @@ pub struct Turn {
     pub high_watermark_moved: bool,
     /// The queue is not empty: the budget is used up, go on in another turn.
     pub more: bool,
+    /// The queue waits for a file: run [`Log::prepare_job`](crate::log::Log::prepare_job).
+    pub prepare: bool,
 }
 
 pub(super) struct Queued<T> {
     append: QueuedAppend<T>,
     /// Begun, and not finished within a turn's budget.
     validation: Option<Box<Validation>>,
+    /// Validated, and put back until the log has a file for it.
+    validated: Option<Batch>,
 }
 
 pub(super) struct Uncommitted<T> {
@@ -86,7 +90,7 @@ pub(super) struct Uncommitted<T> {
 impl<F: Files, T> Partition<F, T> {
     /// Takes a batch in; the order of calls is the order in the log.
     pub fn enqueue(&mut self, append: QueuedAppend<T>) {
-        self.queue.push_back(Queued { append, validation: None });
+        self.queue.push_back(Queued { append, validation: None, validated: None });
     }
 
     /// Validates and writes what is queued. `budget_bytes` bounds the bytes looked at, and what was is taken
@@ -94,6 +98,9 @@ impl<F: Files, T> Partition<F, T> {
     /// queue.
     pub fn turn(&mut self, budget_bytes: &mut usize, now: Now, committed: &mut Vec<Committed<T>>) -> Turn {
         let mut turn = Turn::default();
+        if self.preparing {
+            return turn;
+        }
         let mut batches = Vec::new();
         let mut owners = Vec::new();
         while let Some(queued) = self.queue.front_mut() {
@@ -104,6 +111,11 @@ impl<F: Files, T> Partition<F, T> {
             if queued.append.acks == Acks::All && self.in_sync_replicas < self.config.min_insync_replicas {
                 let failure = AppendFailure::Code(ErrorCode::NotEnoughReplicas);
                 fail_front(&mut self.queue, failure, committed);
+                continue;
+            }
+            if let Some(batch) = queued.validated.take() {
+                batches.push(batch);
+                owners.extend(self.queue.pop_front().map(|queued| queued.append));
                 continue;
             }
             let begun = match queued.validation.take() {
@@ -144,10 +156,37 @@ impl<F: Files, T> Partition<F, T> {
             }
         }
         if !batches.is_empty() {
+            turn.prepare = self.keep_unprepared(&mut batches, &mut owners, now, committed);
+            turn.more &= !turn.prepare;
+        }
+        if !batches.is_empty() {
             self.write(batches, owners, now, committed);
         }
         turn.high_watermark_moved = self.advance_high_watermark(committed);
         turn
+    }
+
+    /// Puts back what the log cannot take before a file was opened or made; true when there is such.
+    fn keep_unprepared(
+        &mut self,
+        batches: &mut Vec<Batch>,
+        owners: &mut Vec<QueuedAppend<T>>,
+        now: Now,
+        committed: &mut Vec<Committed<T>>,
+    ) -> bool {
+        let count = match self.log.appendable(batches, now) {
+            Ok(count) => count,
+            Err(code) => {
+                batches.clear();
+                committed.extend(owners.drain(..).map(|append| refused(append, AppendFailure::Code(code))));
+                return false;
+            }
+        };
+        for (batch, append) in batches.drain(count..).zip(owners.drain(count..)).rev() {
+            self.queue.push_front(Queued { append, validation: None, validated: Some(batch) });
+            self.preparing = true;
+        }
+        self.preparing
     }
 
     fn write(
@@ -201,6 +240,10 @@ fn fail_front<T>(
     committed: &mut Vec<Committed<T>>,
 ) {
     if let Some(Queued { append, .. }) = queue.pop_front() {
-        committed.push(Committed { token: append.token, result: Err(failure), spent: append.records });
+        committed.push(refused(append, failure));
     }
+}
+
+fn refused<T>(append: QueuedAppend<T>, failure: AppendFailure) -> Committed<T> {
+    Committed { token: append.token, result: Err(failure), spent: append.records }
 }

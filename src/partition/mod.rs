@@ -20,7 +20,9 @@ use crate::base::clock::Now;
 use crate::base::{LeaderEpoch, Offset, TopicId};
 use crate::config::{Durability, LogConfig};
 use crate::io::Files;
-use crate::log::{Clean, CleanSettings, Cleanable, FlushJob, FlushOutcome, Log, LogError, Outcome};
+use crate::log::{
+    Clean, CleanSettings, Cleanable, FlushJob, FlushOutcome, Log, LogError, Outcome, PrepareOutcome,
+};
 use crate::wire::ErrorCode;
 
 /// One replica that leads its partition. `T` names the request that an append belongs to.
@@ -36,6 +38,8 @@ pub struct Partition<F: Files, T> {
     /// Written, waiting for the high watermark to pass them; ascending.
     uncommitted: VecDeque<append::Uncommitted<T>>,
     flushing: bool,
+    /// What is queued waits until a file of the log was opened or made.
+    preparing: bool,
 }
 
 impl<F: Files, T> Partition<F, T> {
@@ -59,6 +63,7 @@ impl<F: Files, T> Partition<F, T> {
             queue: VecDeque::new(),
             uncommitted: VecDeque::new(),
             flushing: false,
+            preparing: false,
         };
         // What recovery kept is all there is: with one replica it is committed, synced or not.
         partition.high_watermark = partition.log.log_end();
@@ -162,6 +167,7 @@ impl<F: Files, T> Partition<F, T> {
         now: Now,
         committed: &mut Vec<Committed<T>>,
     ) -> Result<bool, LogError> {
+        self.preparing = false;
         self.log.finish(outcome, now)?;
         Ok(self.advance_high_watermark(committed))
     }
@@ -174,6 +180,18 @@ impl<F: Files, T> Partition<F, T> {
     /// Begins to clean the log; `None`: there is nothing to clean.
     pub fn start_clean(&self, settings: CleanSettings, now: Now) -> Option<Box<Clean<F>>> {
         self.log.start_clean(self.last_stable(), settings, now)
+    }
+
+    /// Takes what a [`PrepareJob`](crate::log::PrepareJob) provided: what is queued may have its turn. An error takes the directory
+    /// offline.
+    pub fn finish_prepare(&mut self, outcome: PrepareOutcome<F>, now: Now) -> Result<(), LogError> {
+        self.preparing = false;
+        self.log.finish_prepare(outcome, now)
+    }
+
+    /// Whether batches wait for a turn.
+    pub fn has_queued(&self) -> bool {
+        !self.queue.is_empty()
     }
 
     /// Removes records below `offset` (DeleteRecords; -1 stands for the high watermark); answers the new

@@ -2,18 +2,21 @@
 
 use std::cell::OnceCell;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
 use futures::channel::{mpsc, oneshot};
+use futures::future::{Either, select};
 
 use super::StartError;
 use super::control::Services;
 use super::directories::{self, Opened};
 use super::plan::{Plan, raise_open_files};
 use super::publish::Publisher;
+use super::strays;
 use crate::admin::{self, Admin, ControlSources, Desk, Line, Phase};
 use crate::api::{configs, group_driver};
 use crate::base::{BrokerEpoch, clock, fatal};
@@ -252,17 +255,30 @@ impl Leader {
         // It is empty: this is the only place that fills it.
         let _ = control.set(ControlSources { quorum: quorum.clone(), groups: groups.clone() });
         let publisher = Publisher::new(shard.clone(), gate.clone(), groups.clone());
-        let services =
-            Services { quorum: quorum.clone(), publisher: publisher.clone(), groups: groups.clone() };
+        let services = Services {
+            shard: shard.clone(),
+            quorum: quorum.clone(),
+            publisher: publisher.clone(),
+            groups: groups.clone(),
+        };
         shard.set_control(Rc::new(services));
 
         let epoch = self.register(&config, &quorum).await?;
-        publisher.publish(quorum.image()).await;
-        self.put_strays_aside().await;
+        if let Some(signal) = self.open_logs(&publisher, &quorum, &mut stops).await {
+            tracing::info!(signal, "stopping before the logs are open");
+            groups.stop();
+            self.stop(&shard, &connections, &quorum, Vec::new(), epoch).await;
+            tracing::info!("stopped");
+            return Ok(());
+        }
+        shard.report_lost_replicas().await;
+        strays::put_aside(&shard, &quorum.image()).await;
         self.remove_deleted(&shard);
+        shard.make_reserves();
         let listening = self.listen(&gate)?;
         start_checkpoints(&shard);
         start_cleaner(&shard);
+        strays::start_removal(&shard);
         self.admin.set_phase(Phase::Serving);
         announce(&config, &listening, self.shards, &self.admin);
 
@@ -320,24 +336,21 @@ impl Leader {
         }
     }
 
-    /// Partitions on disk that the metadata does not know are renamed, never removed: whoever put a
-    /// directory of another cluster here will want it back.
-    async fn put_strays_aside(&self) {
-        for entry in self.opened.directories.start_list.take_rest() {
-            let directories = self.opened.directories.clone();
-            let name = entry.found.topic_partition.clone();
-            let renamed = directories
-                .clone()
-                .threads
-                .run("stray", move || directories.list[entry.directory].log_dir.mark_stray(&name))
-                .await;
-            match renamed {
-                Ok(path) => tracing::warn!(
-                    partition = %entry.found.topic_partition,
-                    path = %path.display(),
-                    "a partition that no topic has is put aside"
-                ),
-                Err(error) => tracing::error!("a stray partition cannot be renamed: {error}"),
+    /// Publishes the first image, with which every shard opens its logs; the signal, if one came before all were
+    /// open: recovery is given up then.
+    async fn open_logs(
+        &self,
+        publisher: &Publisher,
+        quorum: &Quorum,
+        stops: &mut mpsc::UnboundedReceiver<&'static str>,
+    ) -> Option<&'static str> {
+        let publish = publisher.publish(quorum.image());
+        match select(pin!(publish), stops.next()).await {
+            Either::Left(_) => None,
+            Either::Right((signal, publish)) => {
+                self.opened.directories.stop_opening();
+                publish.await;
+                Some(signal.unwrap_or("end of the signal thread"))
             }
         }
     }
@@ -384,6 +397,11 @@ impl Leader {
                 Reply::Checkpoint(mut part) => entries.append(&mut part),
                 _ => fatal("a stop got another request's answer"),
             }
+        }
+        // Of partitions that were never opened.
+        for entry in directories.start_list.take_rest() {
+            directories.mark_unclean(entry.directory);
+            entries.push(entry.into());
         }
         let files = directories.clone();
         directories.threads.run("last checkpoints", move || close(&files, &entries, epoch)).await;

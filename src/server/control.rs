@@ -5,14 +5,31 @@ use std::rc::Rc;
 use super::publish::Publisher;
 use crate::api::group_driver;
 use crate::io::runtime::{Queue, spawn};
+use crate::metadata::{self, Command, Refusal};
 use crate::raft::Quorum;
 use crate::shard::messages::{ControlReply, ControlRequest, Reply};
-use crate::shard::{Answer, Control};
+use crate::shard::{Answer, Control, Shard};
+use crate::wire::ErrorCode;
 
 pub(super) struct Services {
+    pub(super) shard: Rc<Shard>,
     pub(super) quorum: Rc<Quorum>,
     pub(super) publisher: Rc<Publisher>,
     pub(super) groups: Rc<group_driver::Driver>,
+}
+
+impl Services {
+    /// Runs a command; one that finds the disk full gets the reserve and a second attempt.
+    async fn submit(&self, command: Command) -> Result<metadata::Response, Refusal> {
+        let result = self.quorum.submit(command.clone()).await;
+        let is_full = matches!(&result, Err(refusal) if refusal.code == ErrorCode::KafkaStorageError);
+        match self.shard.settings().directories.metadata() {
+            Some(directory) if is_full && self.shard.give_up_reserve(directory).await => {
+                self.quorum.submit(command).await
+            }
+            _ => result,
+        }
+    }
 }
 
 impl Control for Services {
@@ -20,7 +37,7 @@ impl Control for Services {
         match request {
             ControlRequest::Command(command) => {
                 spawn(Queue::Control, "command", async move {
-                    let result = self.quorum.submit(command).await;
+                    let result = self.submit(command).await;
                     self.publisher.publish(self.quorum.image()).await;
                     answer.send(Reply::Control(ControlReply::Command(result)));
                 })

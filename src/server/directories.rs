@@ -1,14 +1,21 @@
 //! Opens the log directories: locks, identity, what is in them.
+//!
+//! A directory that the disk does not give is left out with a line in the log, and the broker serves from the
+//! others, as Kafka does. What would be a mistake to go on with ends the start: a directory of another cluster or
+//! node, one that another broker has locked, one partition in two directories, no directory left, the metadata
+//! log's lost.
 
-use std::path::PathBuf;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use super::StartError;
 use crate::config::BrokerConfig;
 use crate::io::os::OsFiles;
 use crate::io::threads::FileThreads;
-use crate::log::{DirLock, LogContext, LogDir, MetaProperties};
-use crate::shard::{CommitService, Directories, Directory, StartEntry, StartList};
+use crate::log::{DirError, DirLock, DirectoryId, Found, LogContext, LogDir, MetaProperties, Preallocation};
+use crate::shard::{CommitService, Directories, Directory, Space, StartEntry, StartList};
 
 /// Jobs that wait for a file thread before whoever asks has to wait.
 const FILE_JOBS_MAX: usize = 4096;
@@ -21,48 +28,139 @@ pub(super) struct Opened {
     pub(super) deleted: Vec<(usize, PathBuf)>,
 }
 
-/// Opens every directory of `log.dirs`. A new one takes the cluster's id from the others; when all are new
-/// the cluster is, too.
+/// A directory that is ours and says whose it is.
+struct Locked {
+    path: PathBuf,
+    lock: DirLock,
+    meta: Option<MetaProperties>,
+}
+
+/// Opens the directories of `log.dirs`. A new one takes the cluster's id from the others; when all are new the
+/// cluster is, too.
 pub(super) fn open(config: &BrokerConfig) -> Result<Opened, StartError> {
     let threads = FileThreads::start("files", config.file_threads, FILE_JOBS_MAX)
         .map_err(|error| StartError::Io { what: "file threads", error })?;
-    let cluster_id = cluster_id(config)?;
+    let mut never_opened = Vec::new();
+    let locked = lock_all(config, &mut never_opened)?;
+    let cluster_id = cluster_id(&locked)?;
+    let shared = Shared {
+        cluster_id: &cluster_id,
+        config,
+        threads: &threads,
+        preallocation: Preallocation::new(config.preallocated_bytes_max),
+        stop: Arc::default(),
+    };
     let mut list = Vec::new();
     let mut entries = Vec::new();
     let mut deleted = Vec::new();
-    for (index, path) in config.log_dirs.iter().enumerate() {
-        let lock = DirLock::acquire(path)?;
-        let (log_dir, found) = LogDir::open(OsFiles, path, &cluster_id, config.node_id)?;
+    for Locked { path, lock, .. } in locked {
+        let index = list.len();
+        let (directory, found) = match shared.open(&path, lock, index) {
+            Ok(opened) => opened,
+            Err(error) => {
+                leave_out(path, error, &mut never_opened)?;
+                continue;
+            }
+        };
         entries.extend(found.partitions.into_iter().map(|partition| StartEntry {
             directory: index,
             found: partition,
             clean: found.clean,
         }));
         deleted.extend(found.deleted.into_iter().map(|path| (index, path)));
-        let commit = CommitService::start(path)
-            .map_err(|error| StartError::Io { what: "commit service of a log directory", error })?;
-        list.push(Directory { log_dir, commit, lock });
+        list.push(directory);
     }
-    let closing = threads.clone();
-    let context = LogContext {
-        files: OsFiles,
-        dispose: Box::new(move |file| closing.drop_later(file)),
-        producer_id_expiration_ms: config.producer_id_expiration_ms,
-    };
     let partitions = entries.len();
-    let directories = Directories::new(list, threads, Arc::new(context), StartList::new(entries));
+    let start_list = StartList::new(entries);
+    if let Some((one, two)) = start_list.duplicate() {
+        return Err(StartError::Duplicate {
+            partition: one.found.topic_partition.to_string(),
+            one: one.found.dir,
+            two: two.found.dir,
+        });
+    }
+    let metadata = list.iter().position(|directory| directory.log_dir.path() == config.metadata_log_dir);
+    if never_opened.contains(&config.metadata_log_dir) {
+        return Err(StartError::NoMetadataDirectory(config.metadata_log_dir.clone()));
+    }
+    if list.is_empty() {
+        return Err(StartError::NoDirectory);
+    }
+    let stop = shared.stop.clone();
+    let directories = Directories::new(list, never_opened, metadata, threads, start_list, stop);
     Ok(Opened { directories: Arc::new(directories), cluster_id, partitions, deleted })
 }
 
-/// The id in the directories' `meta.properties`, or a new one when none has it yet.
-fn cluster_id(config: &BrokerConfig) -> Result<String, StartError> {
-    let mut found: Option<String> = None;
+fn lock_all(config: &BrokerConfig, never_opened: &mut Vec<PathBuf>) -> Result<Vec<Locked>, StartError> {
+    let mut locked = Vec::new();
+    let mut by_id: HashMap<DirectoryId, PathBuf> = HashMap::new();
     for path in &config.log_dirs {
-        let Some(id) = MetaProperties::read(&OsFiles, path)?.map(|meta| meta.cluster_id) else { continue };
-        match &found {
-            Some(other) if *other != id => return Err(StartError::Identity(format!("{other} and {id}"))),
+        let opened = DirLock::acquire(path)
+            .and_then(|lock| MetaProperties::read(&OsFiles, path).map(|meta| (lock, meta)));
+        let (lock, meta) = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                leave_out(path.clone(), error, never_opened)?;
+                continue;
+            }
+        };
+        if let Some(meta) = meta.as_ref().filter(|meta| !meta.directory_id.is_zero())
+            && let Some(other) = by_id.insert(meta.directory_id, path.clone())
+        {
+            let (one, two) = (other.display(), path.display());
+            return Err(StartError::Identity(format!("{one} and {two} have the same directory.id")));
+        }
+        locked.push(Locked { path: path.clone(), lock, meta });
+    }
+    Ok(locked)
+}
+
+/// Goes on without a directory, unless its error says that going on would be a mistake.
+fn leave_out(path: PathBuf, error: DirError, never_opened: &mut Vec<PathBuf>) -> Result<(), StartError> {
+    if matches!(error, DirError::Locked { .. } | DirError::Foreign { .. }) {
+        return Err(error.into());
+    }
+    tracing::error!(directory = %path.display(), "the log directory is offline: {error}");
+    never_opened.push(path);
+    Ok(())
+}
+
+/// What all directories are opened with.
+struct Shared<'a> {
+    cluster_id: &'a str,
+    config: &'a BrokerConfig,
+    threads: &'a FileThreads,
+    preallocation: Arc<Preallocation>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Shared<'_> {
+    fn open(&self, path: &Path, lock: DirLock, index: usize) -> Result<(Directory, Found), DirError> {
+        let (log_dir, found) = LogDir::open(OsFiles, path, self.cluster_id, self.config.node_id)?;
+        let commit = CommitService::start(path).map_err(|error| DirError::service(path, error))?;
+        let closing = self.threads.clone();
+        let context = LogContext {
+            files: OsFiles,
+            directory: index,
+            preallocation: self.preallocation.clone(),
+            stop: self.stop.clone(),
+            dispose: Box::new(move |file| closing.drop_later(file)),
+            producer_id_expiration_ms: self.config.producer_id_expiration_ms,
+        };
+        let space = Space::new(path, self.config.reserve_bytes);
+        Ok((Directory { log_dir, commit, lock, context: Arc::new(context), space }, found))
+    }
+}
+
+/// The id in the directories' `meta.properties`, or a new one when none has it yet.
+fn cluster_id(locked: &[Locked]) -> Result<String, StartError> {
+    let mut found: Option<&str> = None;
+    for meta in locked.iter().filter_map(|locked| locked.meta.as_ref()) {
+        let id = meta.cluster_id.as_str();
+        match found {
+            Some(other) if other != id => return Err(StartError::Identity(format!("{other} and {id}"))),
             _ => found = Some(id),
         }
     }
-    Ok(found.unwrap_or_else(|| crate::base::TopicId(uuid::Uuid::new_v4()).to_string()))
+    Ok(found.map_or_else(|| crate::base::TopicId(uuid::Uuid::new_v4()).to_string(), str::to_owned))
 }

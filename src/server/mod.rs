@@ -10,6 +10,7 @@ mod directories;
 mod logging;
 mod plan;
 mod publish;
+mod strays;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -57,6 +58,17 @@ enum StartError {
     Directory(#[from] crate::log::DirError),
     #[error("the log directories belong to different clusters or nodes: {0}")]
     Identity(String),
+    #[error(
+        "{partition} is in {} and in {}: one of them has been left behind by a move between directories, remove it; \
+         most likely the one of the directory that failed",
+        one.display(),
+        two.display()
+    )]
+    Duplicate { partition: String, one: PathBuf, two: PathBuf },
+    #[error("none of the log directories can be used")]
+    NoDirectory,
+    #[error("{} cannot be used, and the metadata log is in it", .0.display())]
+    NoMetadataDirectory(PathBuf),
     #[error("listener {listener} cannot be bound to {address}: {error}")]
     Bind { listener: String, address: String, error: std::io::Error },
     #[error(

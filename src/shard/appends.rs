@@ -71,11 +71,15 @@ impl Shard {
                 acks: request.acks,
                 token,
             });
-            let taken = replica.with(|partition| {
-                if let Some(append) = queued.take() {
-                    partition.enqueue(append);
-                }
-            });
+            let taken = if self.refuses_for_space(&replica) {
+                Err(ErrorCode::KafkaStorageError)
+            } else {
+                replica.with(|partition| {
+                    if let Some(append) = queued.take() {
+                        partition.enqueue(append);
+                    }
+                })
+            };
             match (taken, queued) {
                 (Err(code), Some(append)) => self.finish_append(Committed {
                     token: append.token,
@@ -145,6 +149,7 @@ impl Shard {
         if offline {
             self.report_failure(replica, &"an append failed");
         }
+        self.look_for_full_disk(replica);
         self.after_turn(replica, turn);
     }
 
@@ -152,10 +157,18 @@ impl Shard {
         if turn.high_watermark_moved {
             self.wake_fetches(replica.key);
         }
-        if turn.more {
-            self.mark_dirty(replica);
-            self.continue_turns.notify();
+        if turn.prepare {
+            self.prepare(replica);
         }
+        if turn.more {
+            self.resume(replica);
+        }
+    }
+
+    /// The replica's queue gets another turn.
+    pub(super) fn resume(self: &Rc<Self>, replica: &Rc<Replica>) {
+        self.mark_dirty(replica);
+        self.continue_turns.notify();
     }
 
     pub(super) fn mark_dirty(&self, replica: &Rc<Replica>) {

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::Shard;
-use super::lifecycle::Directories;
+use super::directories::Directories;
 use super::messages::{CheckpointEntry, Reply, Request};
 use crate::base::{Offset, TopicPartition};
 use crate::log::{Checkpoint, DirError};
@@ -15,16 +15,15 @@ impl Shard {
     pub(super) fn checkpoint_entries(&self) -> Vec<CheckpointEntry> {
         let replicas = self.replicas.borrow();
         let entries = replicas.values().filter_map(|replica| {
-            replica
-                .with(|partition| CheckpointEntry {
-                    directory: replica.directory,
-                    topic_partition: replica.topic_partition.clone(),
-                    recovery_point: partition.log().recovery_point(),
-                    high_watermark: partition.high_watermark(),
-                    log_start: partition.log().log_start(),
-                    cleaned: partition.log().cleaned(),
-                })
-                .ok()
+            let live = replica.with(|partition| CheckpointEntry {
+                directory: replica.directory,
+                topic_partition: replica.topic_partition.clone(),
+                recovery_point: partition.log().recovery_point(),
+                high_watermark: partition.high_watermark(),
+                log_start: partition.log().log_start(),
+                cleaned: partition.log().cleaned(),
+            });
+            live.ok().or_else(|| replica.found_entry())
         });
         entries.collect()
     }

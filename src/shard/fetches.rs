@@ -168,7 +168,7 @@ impl Shard {
         false
     }
 
-    fn plan(&self, request: &FetchRequest) -> Planned {
+    fn plan(self: &Rc<Self>, request: &FetchRequest) -> Planned {
         let mut planned = Planned {
             parts: Vec::with_capacity(request.parts.len()),
             starts: Vec::with_capacity(request.parts.len()),
@@ -192,7 +192,7 @@ impl Shard {
     }
 
     fn plan_part(
-        &self,
+        self: &Rc<Self>,
         part: &FetchPart,
         bytes_left: u32,
         whole_first_batch: bool,
@@ -229,7 +229,12 @@ impl Shard {
                         None,
                     )
                 }
-                Err(error) => (head.failed(&error), start, None),
+                Err(error) => {
+                    if let ReadError::Storage(error) = &error {
+                        self.note_read_error(&replica, error);
+                    }
+                    (head.failed(&error), start, None)
+                }
             }
         });
         match outcome {
@@ -239,7 +244,12 @@ impl Shard {
     }
 
     /// Looks a position up on the disk, as often as the log asks for it.
-    async fn read_cold(&self, request: &FetchRequest, index: usize, job: ReadJob<OsFiles>) -> FetchedPart {
+    async fn read_cold(
+        self: &Rc<Self>,
+        request: &FetchRequest,
+        index: usize,
+        job: ReadJob<OsFiles>,
+    ) -> FetchedPart {
         let mut job = job;
         loop {
             let outcome = self.settings.directories.threads.run("cold read plan", move || job.run()).await;
@@ -257,7 +267,12 @@ impl Shard {
                     Ok(Read::NeedsDisk(job)) => Err(Box::new(job)),
                     // Truncated meanwhile: an empty answer, and the reader asks again.
                     Err(ReadError::Stale) => Ok(head.empty(request.waterline)),
-                    Err(error) => Ok(head.failed(&error)),
+                    Err(error) => {
+                        if let ReadError::Storage(error) = &error {
+                            self.note_read_error(&replica, error);
+                        }
+                        Ok(head.failed(&error))
+                    }
                 }
             });
             match next {

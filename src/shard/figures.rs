@@ -97,7 +97,7 @@ impl Shard {
             work: runtime::work(),
             counters: self.counters.values(),
             requests: self.requests.recorded(),
-            directories: vec![LogFigures::default(); self.settings.directories.list.len()],
+            directories: vec![LogFigures::default(); self.settings.directories.count()],
             partitions_opening: 0,
             offline: Vec::new(),
             details: Vec::new(),

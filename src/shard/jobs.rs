@@ -87,10 +87,17 @@ impl Shard {
             while let Ok(Some(job)) = replica.with(|partition| partition.log_mut().next_job(clock::now())) {
                 let outcome = shard.settings.directories.threads.run("log job", move || job.run()).await;
                 let mut committed = Vec::new();
-                let finished =
-                    replica.with(|partition| partition.finish_job(outcome, clock::now(), &mut committed));
+                let finished = replica.with(|partition| {
+                    let finished = partition.finish_job(outcome, clock::now(), &mut committed);
+                    (finished, partition.has_queued())
+                });
                 shard.finish_appends(committed);
-                match finished {
+                shard.look_for_full_disk(&replica);
+                if matches!(finished, Ok((_, true))) {
+                    // It may have waited for what the job provided.
+                    shard.resume(&replica);
+                }
+                match finished.map(|(finished, _)| finished) {
                     Ok(Ok(true)) => shard.wake_fetches(replica.key),
                     Ok(Err(error)) => {
                         shard.report_failure(&replica, &error);
@@ -101,11 +108,37 @@ impl Shard {
                 }
             }
             replica.job_runs.set(false);
+            if let Ok(Some(at)) = replica.with(|partition| partition.log().retry_at()) {
+                shard.sleep_until(at).await;
+                shard.look_for_jobs(&replica);
+            }
+        })
+        .detach();
+    }
+
+    /// Has a file thread open or make what the replica's appends wait for.
+    pub(super) fn prepare(self: &Rc<Self>, replica: &Rc<Replica>) {
+        if replica.prepare_runs.get() {
+            return;
+        }
+        let Ok(Some(job)) = replica.with(|partition| partition.log_mut().prepare_job()) else { return };
+        replica.prepare_runs.set(true);
+        let (shard, replica) = (self.clone(), replica.clone());
+        spawn(Queue::Serve, "prepare log", async move {
+            let outcome = shard.settings.directories.threads.run("prepare log", move || job.run()).await;
+            replica.prepare_runs.set(false);
+            let finished = replica.with(|partition| partition.finish_prepare(outcome, clock::now()));
+            if let Ok(Err(error)) = finished {
+                shard.report_failure(&replica, &error);
+            }
+            shard.look_for_full_disk(&replica);
+            shard.resume(&replica);
         })
         .detach();
     }
 
     fn run_flush(self: &Rc<Self>, replica: Rc<Replica>, job: FlushJob<OsFiles>) {
+        let unflushed_bytes = replica.unflushed_bytes.get();
         self.forget_unflushed(&replica);
         let shard = self.clone();
         let queue = match shard.settings.config.durability {
@@ -124,11 +157,16 @@ impl Shard {
                 Durability::PageCache => directories.threads.run("flush", move || job.run()).await,
             };
             shard.flushes.record(clock::monotonic().since(begun));
+            let refused = outcome.is_refused();
             let mut committed = Vec::new();
             let finished =
                 replica.with(|partition| partition.finish_flush(outcome, clock::now(), &mut committed));
             shard.finish_appends(committed);
             match finished {
+                Ok(Ok(_)) if refused => {
+                    // The sweep asks again.
+                    shard.note_unflushed(&replica, unflushed_bytes.max(1));
+                }
                 Ok(Ok(high_watermark_moved)) => {
                     if high_watermark_moved {
                         shard.wake_fetches(replica.key);
@@ -140,24 +178,6 @@ impl Shard {
                 // Closed meanwhile.
                 Err(_) => {}
             }
-        })
-        .detach();
-    }
-
-    /// A disk error ends the directory's service on every shard; the rest goes on.
-    pub(super) fn report_failure(self: &Rc<Self>, replica: &Replica, error: &dyn std::fmt::Display) {
-        if !self.settings.directories.begin_failure(replica.directory) {
-            return;
-        }
-        tracing::error!(
-            partition = %replica.topic_partition,
-            directory = %self.settings.directories.path(replica.directory).display(),
-            "the log directory failed and goes offline: {error}"
-        );
-        let shard = self.clone();
-        let directory = replica.directory;
-        spawn(Queue::Control, "directory failure", async move {
-            shard.ask_all(|| super::messages::Request::DirectoryFailed(directory)).await;
         })
         .detach();
     }

@@ -1,29 +1,25 @@
 //! Partitions come and go with the cluster's image: open, configure, delete, close. All that touches a
 //! directory runs on file threads.
 
-use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 
 use super::Shard;
-use super::cleaner::Cleaner;
-use super::commit::CommitService;
+use super::directories::{Directories, StartEntry};
 use super::mesh::ReplyTo;
 use super::messages::{CheckpointEntry, Reply};
 use super::placement::PartitionKey;
 use super::replica::{Replica, ReplicaState};
-use crate::base::{Offset, PartitionIndex, TopicPartition, clock, fatal};
+use crate::base::{LeaderEpoch, Offset, PartitionIndex, TopicPartition, clock};
 use crate::config::{Durability, LogConfig};
 use crate::io::os::OsFiles;
 use crate::io::runtime::{Queue, spawn};
-use crate::io::threads::FileThreads;
-use crate::log::{DirLock, FoundPartition, Log, LogContext, LogDir, OpenOptions};
+use crate::log::{DirError, Fault, Log, LogDir, OpenOptions};
 use crate::metadata::{ConfigResource, Image, PartitionImage, TopicImage};
 use crate::partition::Partition;
 use crate::wire::ErrorCode;
@@ -31,116 +27,19 @@ use crate::wire::ErrorCode;
 /// Logs that one shard opens or closes at the same time.
 const LOGS_AT_ONCE_MAX: usize = 64;
 
+/// A log that could not be opened for want of room or descriptors is tried again after this.
+const OPEN_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
 /// How often a log that is to go looks whether its last job has come back.
 const JOB_POLL: Duration = Duration::from_millis(1);
-
-/// A log directory in service.
-pub struct Directory {
-    pub log_dir: LogDir<OsFiles>,
-    pub commit: CommitService,
-    /// Keeps other brokers out.
-    pub lock: DirLock,
-}
-
-/// The log directories of the process and the threads that do their slow work.
-pub struct Directories {
-    pub list: Vec<Directory>,
-    pub threads: FileThreads,
-    pub log_context: Arc<LogContext<OsFiles>>,
-    pub cleaner: Cleaner,
-    /// What the start found on disk and no shard has opened yet.
-    pub start_list: StartList,
-    failed: Vec<AtomicBool>,
-    /// A shard has told the others to fail it.
-    failing: Vec<AtomicBool>,
-    /// Has a log that is not closed: the next start recovers.
-    unclean: Vec<AtomicBool>,
-    /// Held while the checkpoint files are written; true once they were written for the last time.
-    checkpoints_final: Mutex<bool>,
-}
-
-/// Partitions found on disk at the start, handed out to the shards that own them.
-#[derive(Default)]
-pub struct StartList(Mutex<HashMap<TopicPartition, StartEntry>>);
-
-/// Where a partition was found.
-pub struct StartEntry {
-    pub directory: usize,
-    pub found: FoundPartition,
-    /// The directory was closed cleanly: no recovery.
-    pub clean: bool,
-}
-
-impl StartList {
-    /// # Panics
-    /// Never: nothing panics while it holds the lock.
-    pub fn new(entries: impl IntoIterator<Item = StartEntry>) -> Self {
-        let by_name = entries.into_iter().map(|entry| (entry.found.topic_partition.clone(), entry));
-        Self(Mutex::new(by_name.collect()))
-    }
-
-    fn take(&self, topic_partition: &TopicPartition) -> Option<StartEntry> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(topic_partition)
-    }
-
-    /// What no shard wanted: partitions that the metadata does not know.
-    pub fn take_rest(&self) -> Vec<StartEntry> {
-        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        entries.drain().map(|(_, entry)| entry).collect()
-    }
-}
-
-impl Directories {
-    pub fn new(
-        list: Vec<Directory>,
-        threads: FileThreads,
-        log_context: Arc<LogContext<OsFiles>>,
-        start_list: StartList,
-    ) -> Self {
-        let flags = || list.iter().map(|_| AtomicBool::new(false)).collect();
-        let (failed, failing, unclean) = (flags(), flags(), flags());
-        let checkpoints_final = Mutex::new(false);
-        let cleaner = Cleaner::new(list.len());
-        Self { list, threads, log_context, cleaner, start_list, failed, failing, unclean, checkpoints_final }
-    }
-
-    pub(super) fn lock_checkpoints(&self) -> MutexGuard<'_, bool> {
-        self.checkpoints_final.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub fn path(&self, directory: usize) -> &Path {
-        self.list[directory].log_dir.path()
-    }
-
-    pub fn has_failed(&self, directory: usize) -> bool {
-        self.failed[directory].load(Ordering::Relaxed)
-    }
-
-    /// True for the first failure of the directory: the one that is told to the shards.
-    pub(super) fn begin_failure(&self, directory: usize) -> bool {
-        !self.failing[directory].swap(true, Ordering::Relaxed)
-    }
-
-    /// A log in the directory could not be closed, because it never opened: the marker of a clean shutdown
-    /// would spare it the recovery that it needs.
-    pub fn is_unclean(&self, directory: usize) -> bool {
-        self.unclean[directory].load(Ordering::Relaxed)
-    }
-
-    /// Marks a directory; ends the process when no other is left, as Kafka does.
-    fn fail(&self, directory: usize) {
-        self.failed[directory].store(true, Ordering::Relaxed);
-        if (0..self.list.len()).all(|index| self.has_failed(index)) {
-            fatal("every log directory has failed");
-        }
-    }
-}
 
 impl Shard {
     /// Makes this shard's partitions what `image` says; answers when they are.
     pub(super) fn publish(self: &Rc<Self>, reply_to: ReplyTo, image: Arc<Image>) {
         let old = self.image.replace(image.clone());
         let changes = image.changes_since(&old);
+        // The first image tells of what was there before this process.
+        let is_new = old.version() > 0;
         let mut gone = Vec::new();
         let mut wanted = Vec::new();
         for topic in &changes.topics_removed {
@@ -163,7 +62,7 @@ impl Shard {
             // Deletions first: a topic may be back under its name, and so under its directory's.
             let mut deletions: FuturesUnordered<_> = gone.into_iter().map(|key| shard.delete(key)).collect();
             while deletions.next().await.is_some() {}
-            let openings = wanted.into_iter().map(|(key, topic)| shard.open(key, topic));
+            let openings = wanted.into_iter().map(|(key, topic)| shard.open(key, topic, is_new));
             let mut openings = futures::stream::iter(openings).buffer_unordered(LOGS_AT_ONCE_MAX);
             while openings.next().await.is_some() {}
             shard.mesh.push_reply(reply_to, Reply::Done);
@@ -227,31 +126,60 @@ impl Shard {
         Arc::new(self.settings.config.levels(broker, default).log_config(topic))
     }
 
-    async fn open(self: &Rc<Self>, key: PartitionKey, topic: Arc<TopicImage>) {
-        let Some(image) = partition_image(&topic, key).cloned() else { return };
-        let topic_partition = TopicPartition { topic: topic.name.clone(), partition: key.partition };
-        let config = self.log_config(&self.image(), &topic);
+    /// Opens the log of a partition. `is_new`: the topic came while this process ran.
+    async fn open(self: &Rc<Self>, key: PartitionKey, topic: Arc<TopicImage>, is_new: bool) {
         let directories = self.settings.directories.clone();
-        let found = directories.start_list.take(&topic_partition);
-        let (same, other): (Option<StartEntry>, Option<StartEntry>) = match found {
-            Some(entry) if entry.found.topic_id.is_none_or(|id| id == key.topic) => (Some(entry), None),
-            other => (None, other),
-        };
+        if partition_image(&topic, key).is_none() || directories.is_stopping() || self.stopping.get() {
+            // What was found stays in the start list, for the last checkpoints.
+            return;
+        }
+        let topic_partition = TopicPartition { topic: topic.name.clone(), partition: key.partition };
+        let (same, stale) = directories.start_list.take(&topic_partition, key.topic);
+        let found = same.as_ref().map(|entry| entry.found.clone());
+        if same.is_none() && !is_new && directories.any_failed() {
+            // It may be there: an empty log elsewhere would take its place (`LogManager.getOrCreateLog`).
+            let lost = (0..directories.count()).find(|&directory| directories.has_failed(directory));
+            let replica = Replica::new(key, topic_partition, lost.unwrap_or_default(), None);
+            *replica.state.borrow_mut() = ReplicaState::Offline;
+            self.replicas.borrow_mut().insert(key, replica);
+            return;
+        }
         let directory = match &same {
             Some(entry) => entry.directory,
             None => self.emptiest_directory(),
         };
-        let replica = Replica::new(key, topic_partition.clone(), directory);
+        let replica = Replica::new(key, topic_partition, directory, found);
         self.replicas.borrow_mut().insert(key, replica.clone());
-        let log_config = config.clone();
-        let name = topic_partition.clone();
+        let source = Source { same, stale };
+        if !self.open_replica(&replica, &topic, &source).await {
+            self.open_later(replica, topic, source);
+        }
+    }
+
+    /// Has a file thread open the replica's log; false when it was refused, by a full disk or for want of
+    /// descriptors, and is to be tried again.
+    async fn open_replica(
+        self: &Rc<Self>,
+        replica: &Rc<Replica>,
+        topic: &Arc<TopicImage>,
+        source: &Source,
+    ) -> bool {
+        let directories = self.settings.directories.clone();
         let durability = self.settings.config.durability;
+        let opening = Opening {
+            directory: replica.directory,
+            topic_partition: replica.topic_partition.clone(),
+            key: replica.key,
+            config: self.log_config(&self.image(), topic),
+            source: source.clone(),
+        };
+        let config = opening.config.clone();
         let opened = directories
             .threads
             .run("open log", {
                 let directories = directories.clone();
                 move || {
-                    let mut log = open_log(&directories, directory, name, key, log_config, same, other)?;
+                    let mut log = opening.run(&directories)?;
                     if durability == Durability::Fsync {
                         sync_recovered(&mut log)?;
                     }
@@ -259,24 +187,65 @@ impl Shard {
                 }
             })
             .await;
-        if !matches!(*replica.state.borrow(), ReplicaState::Opening) {
+        let waits = matches!(*replica.state.borrow(), ReplicaState::Opening | ReplicaState::Offline);
+        if !waits || directories.has_failed(replica.directory) {
             // Its directory has failed or the broker stops.
             if let Ok(log) = opened {
                 directories.threads.drop_later(log);
             }
-            return;
+            return true;
         }
-        match opened {
+        let error = match opened {
             Ok(log) => {
-                let partition = Partition::lead(log, key.topic, image.leader_epoch, config, durability);
-                *replica.state.borrow_mut() = ReplicaState::Online(Box::new(partition));
-                self.look_for_jobs(&replica);
+                let image = self.image();
+                let topic = image.topic_by_id(replica.key.topic).unwrap_or(topic);
+                let epoch = partition_image(topic, replica.key).map(|image| image.leader_epoch);
+                let epoch = epoch.unwrap_or(LeaderEpoch(0));
+                let partition = Partition::lead(log, replica.key.topic, epoch, config, durability);
+                replica.go_online(partition);
+                self.look_for_jobs(replica);
+                return true;
             }
-            Err(error) => {
-                tracing::error!(partition = %topic_partition, "its log cannot be opened: {error}");
-                *replica.state.borrow_mut() = ReplicaState::Offline;
-            }
+            Err(error) => error,
+        };
+        *replica.state.borrow_mut() = ReplicaState::Offline;
+        tracing::error!(partition = %replica.topic_partition, "its log cannot be opened: {error}");
+        match error.fault() {
+            Fault::Disk if !directories.is_stopping() => self.report_failure(replica, &error),
+            Fault::NoSpace => self.note_full(replica.directory),
+            Fault::Disk | Fault::Corrupt | Fault::NoResources => {}
         }
+        !error.fault().passes()
+    }
+
+    /// Tries to open a log that was refused until it is open, or nobody wants it any more.
+    fn open_later(self: &Rc<Self>, replica: Rc<Replica>, topic: Arc<TopicImage>, source: Source) {
+        replica.opens_later.set(true);
+        let shard = self.clone();
+        spawn(Queue::Back, "open log again", async move {
+            loop {
+                shard.sleep(OPEN_AGAIN_AFTER).await;
+                let directories = &shard.settings.directories;
+                if !replica.is_offline()
+                    || shard.stopping.get()
+                    || directories.is_stopping()
+                    || directories.has_failed(replica.directory)
+                {
+                    return;
+                }
+                replica.prepare_runs.set(true);
+                let done = shard.open_replica(&replica, &topic, &source).await;
+                replica.prepare_runs.set(false);
+                if done {
+                    replica.opens_later.set(false);
+                    if replica.is_offline() {
+                        shard.report_lost_replicas().await;
+                    }
+                    return;
+                }
+            }
+        })
+        .detach();
     }
 
     /// The directory with the fewest partitions of this shard; ties go round by shard.
@@ -286,13 +255,14 @@ impl Shard {
         let mut partitions = vec![0usize; count];
         if count > 1 {
             for replica in self.replicas.borrow().values() {
-                partitions[replica.directory] += 1;
+                if let Some(partitions) = partitions.get_mut(replica.directory) {
+                    *partitions += 1;
+                }
             }
         }
         let serving = (0..count).filter(|&index| !directories.has_failed(index));
-        serving
-            .min_by_key(|&index| (partitions[index], (index + count - self.id.index() % count) % count))
-            .unwrap_or(0)
+        let turn = |index: usize| (index + count - self.id.index() % count) % count;
+        serving.min_by_key(|&index| (directories.is_full(index), partitions[index], turn(index))).unwrap_or(0)
     }
 
     async fn delete(self: &Rc<Self>, key: PartitionKey) {
@@ -336,7 +306,9 @@ impl Shard {
 
     /// Waits until no job of the replica's log, and no slice of its compaction, is on a file thread.
     async fn jobs_done(self: &Rc<Self>, replica: &Replica) {
-        while replica.job_runs.get() || replica.cleaning.slice_runs.get() {
+        let runs =
+            || replica.job_runs.get() || replica.prepare_runs.get() || replica.cleaning.slice_runs.get();
+        while runs() {
             self.sleep(JOB_POLL).await;
         }
     }
@@ -359,21 +331,6 @@ impl Shard {
             }
         })
         .detach();
-    }
-
-    pub(super) fn directory_failed(self: &Rc<Self>, directory: usize) {
-        self.settings.directories.fail(directory);
-        let replicas: Vec<Rc<Replica>> = self.replicas.borrow().values().cloned().collect();
-        for replica in replicas.into_iter().filter(|replica| replica.directory == directory) {
-            self.forget_unflushed(&replica);
-            if let Some(mut partition) = replica.take(ReplicaState::Offline) {
-                let mut committed = Vec::new();
-                partition.fail_all(ErrorCode::KafkaStorageError, &mut committed);
-                self.finish_appends(committed);
-                self.release_fetches(replica.key);
-                self.settings.directories.threads.drop_later(partition.into_log());
-            }
-        }
     }
 
     /// Closes every log and answers with their last checkpoint entries.
@@ -400,8 +357,8 @@ impl Shard {
         self.jobs_done(&replica).await;
         self.forget_unflushed(&replica);
         let Some(mut partition) = replica.take(ReplicaState::Closed) else {
-            self.settings.directories.unclean[replica.directory].store(true, Ordering::Relaxed);
-            return None;
+            self.settings.directories.mark_unclean(replica.directory);
+            return replica.found_entry();
         };
         let mut committed = Vec::new();
         partition.fail_all(ErrorCode::NotLeaderOrFollower, &mut committed);
@@ -415,24 +372,26 @@ impl Shard {
             .threads
             .run("close log", move || {
                 let closed = log.close(clock::now());
-                closed.map(|()| (log.recovery_point(), log.log_start(), log.cleaned()))
+                (closed, log.recovery_point(), log.log_start(), log.cleaned())
             })
             .await;
-        match closed {
-            Ok((recovery_point, log_start, cleaned)) => Some(CheckpointEntry {
-                directory: replica.directory,
-                topic_partition: replica.topic_partition.clone(),
-                recovery_point,
-                high_watermark,
-                log_start,
-                cleaned,
-            }),
-            Err(error) => {
-                tracing::error!(partition = %replica.topic_partition, "its log was not closed cleanly: {error}");
+        let (closed, recovery_point, log_start, cleaned) = closed;
+        if let Err(error) = closed {
+            tracing::error!(partition = %replica.topic_partition, "its log was not closed cleanly: {error}");
+            self.settings.directories.mark_unclean(replica.directory);
+            if !error.fault().passes() {
                 self.settings.directories.fail(replica.directory);
-                None
+                return None;
             }
         }
+        Some(CheckpointEntry {
+            directory: replica.directory,
+            topic_partition: replica.topic_partition.clone(),
+            recovery_point,
+            high_watermark,
+            log_start,
+            cleaned,
+        })
     }
 }
 
@@ -440,51 +399,70 @@ fn partition_image(topic: &TopicImage, key: PartitionKey) -> Option<&Arc<Partiti
     topic.partitions.get(usize::try_from(key.partition.0).ok()?)
 }
 
-/// Opens or creates the log of one partition. Blocks: for a file thread.
-fn open_log(
-    directories: &Directories,
+/// What the start found of a partition.
+#[derive(Clone)]
+struct Source {
+    same: Option<StartEntry>,
+    /// Of earlier topics of the name.
+    stale: Vec<StartEntry>,
+}
+
+/// All it takes to open the log of one partition on a file thread.
+struct Opening {
     directory: usize,
     topic_partition: TopicPartition,
     key: PartitionKey,
     config: Arc<LogConfig>,
-    same: Option<StartEntry>,
-    other: Option<StartEntry>,
-) -> Result<Log<OsFiles>, OpenFailure> {
-    if let Some(stale) = other {
-        // The topic was deleted and created again while this node was down.
-        let log_dir = &directories.list[stale.directory].log_dir;
-        let path = log_dir.rename_deleted(&topic_partition)?;
-        log_dir.remove_deleted(&path)?;
-    }
-    let options = match same {
-        Some(entry) => OpenOptions {
-            dir: entry.found.dir,
-            topic_partition,
-            config,
-            recovery_point: entry.found.recovery_point,
-            log_start: entry.found.log_start,
-            cleaned: entry.found.cleaned,
-            clean: entry.clean,
-        },
-        None => {
-            let log_dir = &directories.list[directory].log_dir;
-            if log_dir.partition_dir(&topic_partition).exists() {
-                // Left by a deletion that failed: a new topic must not inherit its records.
-                let path = log_dir.rename_deleted(&topic_partition)?;
-                log_dir.remove_deleted(&path)?;
-            }
-            OpenOptions {
-                dir: log_dir.create_partition(&topic_partition, key.topic)?,
+    source: Source,
+}
+
+impl Opening {
+    /// Opens or creates the log. Blocks: for a file thread.
+    fn run(self, directories: &Directories) -> Result<Log<OsFiles>, OpenFailure> {
+        if directories.is_stopping() {
+            return Err(OpenFailure::Stopping);
+        }
+        let Self { directory, topic_partition, key, config, source } = self;
+        for stale in source.stale {
+            // The topic was deleted and created again while this node was down, or the directory was offline.
+            put_aside(&directories.list[stale.directory].log_dir, &topic_partition)?;
+        }
+        let home = &directories.list[directory];
+        let options = match source.same {
+            Some(entry) => OpenOptions {
+                dir: entry.found.dir,
                 topic_partition,
                 config,
-                recovery_point: Offset::ZERO,
-                log_start: Offset::ZERO,
-                cleaned: None,
-                clean: true,
+                recovery_point: entry.found.recovery_point,
+                log_start: entry.found.log_start,
+                cleaned: entry.found.cleaned,
+                clean: entry.clean,
+            },
+            None => {
+                // Left by a deletion or a creation that failed: a new topic must not inherit its records.
+                put_aside(&home.log_dir, &topic_partition)?;
+                OpenOptions {
+                    dir: home.log_dir.create_partition(&topic_partition, key.topic)?,
+                    topic_partition,
+                    config,
+                    recovery_point: Offset::ZERO,
+                    log_start: Offset::ZERO,
+                    cleaned: None,
+                    clean: true,
+                }
             }
-        }
-    };
-    Ok(Log::open(&directories.log_context, options, clock::now())?)
+        };
+        Ok(Log::open(&home.context, options, clock::now())?)
+    }
+}
+
+/// Renames what has the name of a partition that is to be made: `-stray`, for whoever may want it back.
+fn put_aside(log_dir: &LogDir<OsFiles>, topic_partition: &TopicPartition) -> Result<(), DirError> {
+    if log_dir.partition_dir(topic_partition).exists() {
+        let path = log_dir.mark_stray(topic_partition)?;
+        tracing::warn!(path = %path.display(), "a directory of the name of a new partition is put aside");
+    }
+    Ok(())
 }
 
 /// Makes durable what recovery kept, which may have been in the page cache alone: under
@@ -503,4 +481,16 @@ enum OpenFailure {
     Directory(#[from] crate::log::DirError),
     #[error(transparent)]
     Log(#[from] crate::log::OpenError),
+    #[error("the broker stops")]
+    Stopping,
+}
+
+impl OpenFailure {
+    fn fault(&self) -> Fault {
+        match self {
+            OpenFailure::Directory(error) => error.fault(),
+            OpenFailure::Log(error) => error.fault(),
+            OpenFailure::Stopping => Fault::Corrupt,
+        }
+    }
 }

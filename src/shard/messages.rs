@@ -32,6 +32,8 @@ pub enum Request {
     Publish(Arc<Image>),
     /// A log directory has failed: its partitions go offline.
     DirectoryFailed(usize),
+    /// The replicas that are not served because of their disk.
+    LostReplicas,
     /// Offsets for the checkpoint files.
     Checkpoint,
     /// Which logs are dirty.
@@ -56,6 +58,7 @@ pub enum Reply {
     Checkpoint(Vec<CheckpointEntry>),
     Cleanable(CleanableLogs),
     Cleaned(CleanEnd),
+    LostReplicas(Vec<PartitionKey>),
     Control(ControlReply),
     /// For requests that have nothing to tell.
     Done,

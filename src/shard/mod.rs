@@ -9,6 +9,8 @@ mod appends;
 mod checkpoint;
 mod cleaner;
 mod commit;
+mod directories;
+mod faults;
 mod fetches;
 mod figures;
 mod jobs;
@@ -21,6 +23,8 @@ mod pump;
 mod queries;
 mod replica;
 mod requests;
+mod scrub;
+mod space;
 mod timers;
 
 use std::cell::{Cell, OnceCell, RefCell};
@@ -31,11 +35,12 @@ use std::sync::Arc;
 pub use checkpoint::write_last_checkpoints;
 pub use cleaner::{Cleaner, CleanerCounters, start_cleaner};
 pub use commit::CommitService;
+pub use directories::{Directories, Directory, DiskCounts, StartEntry, StartList};
 pub use figures::{Detail, Figures, LogFigures, PartitionFigures, WantedFigures};
-pub use lifecycle::{Directories, Directory, StartEntry, StartList};
 pub use mesh::{CallHandle, Lanes, PendingReply, ReplyTo, lanes};
 pub use placement::{PartitionKey, owner};
 pub use requests::{ApiRecorded, Phase, RequestFigures};
+pub use space::Space;
 
 use self::messages::{ControlRequest, Reply, Request};
 use self::replica::Replica;
@@ -163,6 +168,7 @@ impl Shard {
         pump::start(&shard, requests, replies);
         timers::start(&shard);
         jobs::start_sweeps(&shard);
+        scrub::start(&shard);
         shard
     }
 
@@ -275,6 +281,9 @@ impl Shard {
             Request::DirectoryFailed(directory) => {
                 self.directory_failed(directory);
                 self.mesh.push_reply(reply_to, Reply::Done);
+            }
+            Request::LostReplicas => {
+                self.mesh.push_reply(reply_to, Reply::LostReplicas(self.lost_replicas()))
             }
             Request::Stop => self.stop(reply_to),
             Request::Control(request) => {

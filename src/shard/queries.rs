@@ -10,7 +10,7 @@ use crate::base::Offset;
 use crate::base::clock::Timestamp;
 use crate::io::os::OsFiles;
 use crate::io::runtime::{Queue, spawn};
-use crate::log::{OffsetLookup, ProducerDescription, TimeJob, TimestampOffset, TimestampTarget};
+use crate::log::{OffsetLookup, ProducerDescription, ReadError, TimeJob, TimestampOffset, TimestampTarget};
 use crate::partition::EpochEnd;
 use crate::wire::ErrorCode;
 
@@ -64,8 +64,8 @@ impl Shard {
                 return match found {
                     Ok(found) => Ok(OffsetAnswer { found: found.filter(|found| found.offset < bound) }),
                     Err(error) => {
-                        tracing::warn!("a look-up by time failed: {error}");
-                        Err(ErrorCode::KafkaStorageError)
+                        self.note_read_error(&replica, &error);
+                        Err(ReadError::Storage(error).code())
                     }
                 };
             }

@@ -5,10 +5,13 @@ use std::rc::Rc;
 
 use super::appends::AppendToken;
 use super::cleaner::CleaningState;
+use super::messages::CheckpointEntry;
 use super::placement::PartitionKey;
 use crate::base::TopicPartition;
 use crate::base::clock::{self, Monotonic};
 use crate::io::os::OsFiles;
+use crate::log::FoundPartition;
+use crate::metadata;
 use crate::partition::Partition;
 use crate::wire::ErrorCode;
 
@@ -25,6 +28,14 @@ pub(super) struct Replica {
     /// A job of its log is on a file thread.
     pub(super) job_runs: Cell<bool>,
     pub(super) cleaning: CleaningState,
+    /// A file thread opens its log again, or a file that its appends wait for.
+    pub(super) prepare_runs: Cell<bool>,
+    /// It could not be opened for want of room or descriptors, and will be.
+    pub(super) opens_later: Cell<bool>,
+    /// May write while its directory is full.
+    pub(super) uses_reserve: bool,
+    /// What the start found of it: its checkpoint entry for as long as its log is not open.
+    found: RefCell<Option<FoundPartition>>,
     /// Bytes appended since the last flush began.
     pub(super) unflushed_bytes: Cell<u64>,
     /// When the first of them was appended.
@@ -38,14 +49,20 @@ pub(super) enum ReplicaState {
     /// A file thread opens its log.
     Opening,
     Online(Box<LivePartition>),
-    /// Its directory has failed.
+    /// Its directory has failed, or its log cannot be opened.
     Offline,
     /// Closed or deleted; what still holds the entry finds nothing.
     Closed,
 }
 
 impl Replica {
-    pub(super) fn new(key: PartitionKey, topic_partition: TopicPartition, directory: usize) -> Rc<Self> {
+    pub(super) fn new(
+        key: PartitionKey,
+        topic_partition: TopicPartition,
+        directory: usize,
+        found: Option<FoundPartition>,
+    ) -> Rc<Self> {
+        let uses_reserve = metadata::is_internal_topic(&topic_partition.topic);
         Rc::new(Self {
             key,
             topic_partition,
@@ -54,6 +71,10 @@ impl Replica {
             is_dirty: Cell::new(false),
             job_runs: Cell::new(false),
             cleaning: CleaningState::default(),
+            prepare_runs: Cell::new(false),
+            opens_later: Cell::new(false),
+            uses_reserve,
+            found: RefCell::new(found),
             unflushed_bytes: Cell::new(0),
             unflushed_since: Cell::new(Monotonic::ZERO),
             is_swept: Cell::new(false),
@@ -69,6 +90,29 @@ impl Replica {
             ReplicaState::Offline => Err(ErrorCode::KafkaStorageError),
             ReplicaState::Closed => Err(ErrorCode::UnknownTopicOrPartition),
         }
+    }
+
+    /// What the start found of it, as long as its log was not opened: else its offsets would fall out of the
+    /// checkpoint files, and records deleted by DeleteRecords would come back with its log.
+    pub(super) fn found_entry(&self) -> Option<CheckpointEntry> {
+        self.found.borrow().as_ref().map(|found| CheckpointEntry {
+            directory: self.directory,
+            topic_partition: self.topic_partition.clone(),
+            recovery_point: found.recovery_point,
+            high_watermark: found.high_watermark,
+            log_start: found.log_start,
+            cleaned: found.cleaned,
+        })
+    }
+
+    /// Its log is open: from here on it speaks for itself.
+    pub(super) fn go_online(&self, partition: LivePartition) {
+        *self.state.borrow_mut() = ReplicaState::Online(Box::new(partition));
+        *self.found.borrow_mut() = None;
+    }
+
+    pub(super) fn is_offline(&self) -> bool {
+        matches!(*self.state.borrow(), ReplicaState::Offline)
     }
 
     /// Takes the partition out, leaving `next`.

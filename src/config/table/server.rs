@@ -442,6 +442,41 @@ pub(super) static SERVER: &[Definition] = &[
          fetch or a member of a group waits because it asked to does not count.",
     ),
     p(
+        "kuring.reserve.bytes",
+        Long,
+        Some("67108864"),
+        AtLeast(0),
+        Medium,
+        "The size of a file in each data directory that is given up when the disk is full, so that metadata and \
+         internal topics can still be written; 0 for none.",
+    ),
+    p(
+        "kuring.preallocated.bytes",
+        Long,
+        Some("1073741824"),
+        AtLeast(0),
+        Medium,
+        "How many bytes of disk the segments that are written to may hold reserved ahead, all of them together.",
+    ),
+    p(
+        "kuring.scrub.bytes.per.second",
+        Long,
+        Some("0"),
+        AtLeast(0),
+        Low,
+        "How fast stored batches are read again in the background to find damage, all data directories \
+         together; 0 for not at all.",
+    ),
+    p(
+        "kuring.stray.retention.ms",
+        Long,
+        Some("604800000"),
+        AtLeast(-1),
+        Low,
+        "How long partitions that no topic has, found at a start and put aside as NAME-stray, are kept; -1 for \
+         ever.",
+    ),
+    p(
         "kuring.file.threads",
         Int,
         Some("4"),

@@ -190,7 +190,7 @@ impl<F: Files> Log<F> {
         }
         self.snapshots.retain(|offset| kept == Some(*offset) || !bases.contains(offset));
         self.layout += 1;
-        self.upkeep.swaps.push_back(Swap { replaced: bases, output: kept, has_aborted });
+        self.upkeep.swaps.push_back(Swap::new(bases, kept, has_aborted));
         Ok(())
     }
 

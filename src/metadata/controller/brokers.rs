@@ -1,10 +1,10 @@
 //! Registration, fencing and producer id blocks.
 
 use super::super::command::{ProducerIdBlock, Refusal, RegisterBroker, Response};
-use super::super::image::{BrokerImage, Image};
-use super::super::record::Record;
+use super::super::image::{BrokerImage, Image, LOST_DIRECTORY};
+use super::super::record::{PartitionChange, Record};
 use super::Decision;
-use crate::base::{BrokerEpoch, BrokerId, ProducerId};
+use crate::base::{BrokerEpoch, BrokerId, PartitionIndex, ProducerId, TopicId};
 use crate::wire::ErrorCode;
 
 /// Ids per block, as in Kafka's `ProducerIdsBlock`.
@@ -67,6 +67,38 @@ pub(super) fn allocate_producer_ids(
     })
 }
 
+/// Replicas on a lost directory leave the ISRs that others are in, and what they led goes to the first that is in
+/// sync and alive, or has no leader.
+pub(super) fn replicas_offline(
+    image: &Image,
+    id: BrokerId,
+    epoch: BrokerEpoch,
+    partitions: &[(TopicId, PartitionIndex)],
+) -> Result<Decision, Refusal> {
+    check_epoch(image, id, epoch)?;
+    let records = partitions.iter().filter_map(|&(topic, index)| {
+        let partition = image.topic_by_id(topic)?.partition(index)?;
+        if !partition.replicas.contains(&id) || partition.is_lost_on(id) {
+            return None;
+        }
+        let others: Box<[BrokerId]> = partition.isr.iter().copied().filter(|other| *other != id).collect();
+        let serves = |other: &BrokerId| {
+            image.broker(*other).is_some_and(|broker| !broker.fenced) && !partition.is_lost_on(*other)
+        };
+        let next =
+            || partition.replicas.iter().copied().find(|other| others.contains(other) && serves(other));
+        Some(Record::PartitionChanged(PartitionChange {
+            topic,
+            index,
+            leader: (partition.leader == Some(id)).then(next),
+            isr: (!others.is_empty() && others.len() < partition.isr.len()).then_some(others.clone()),
+            replicas: None,
+            directories: Some(partition.directories_with(id, LOST_DIRECTORY)),
+        }))
+    });
+    Ok(Decision { records: records.collect(), response: Response::Done })
+}
+
 fn check_epoch(image: &Image, id: BrokerId, epoch: BrokerEpoch) -> Result<&BrokerImage, Refusal> {
     let Some(broker) = image.broker(id) else {
         return Err(Refusal::new(
@@ -85,7 +117,7 @@ fn check_epoch(image: &Image, id: BrokerId, epoch: BrokerEpoch) -> Result<&Broke
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::command::Command;
+    use super::super::super::command::{Command, CreateTopics, NewTopic};
     use super::super::testing::Cluster;
     use super::*;
 
@@ -115,6 +147,46 @@ mod tests {
         };
         let refusal = cluster.run(Command::RegisterBroker(request)).unwrap_err();
         assert_eq!(refusal.code, ErrorCode::InconsistentClusterId);
+    }
+
+    #[test]
+    fn a_lost_replica_has_no_leader_until_its_broker_registers_anew() {
+        let mut cluster = Cluster::of(1);
+        let epoch = cluster.register(1);
+        let topic = NewTopic {
+            name: "t".into(),
+            partitions: 2,
+            replication_factor: 1,
+            assignment: Vec::new(),
+            configs: Vec::new(),
+        };
+        cluster
+            .run(Command::CreateTopics(CreateTopics { topics: vec![topic], validate_only: false }))
+            .unwrap();
+        let id = cluster.state.image().topic("t").unwrap().id;
+        let broker = BrokerId(1);
+        let lost = || Command::ReplicasOffline { broker, epoch, partitions: vec![(id, PartitionIndex(1))] };
+        cluster.run(lost()).unwrap();
+        let partition = |cluster: &Cluster, index| {
+            cluster.state.image().partition("t", PartitionIndex(index)).unwrap().clone()
+        };
+        let before = partition(&cluster, 1);
+        assert_eq!((before.leader, before.is_lost_on(broker)), (None, true));
+        assert_eq!(*before.isr, [broker], "it stays in sync with itself");
+        assert_eq!(partition(&cluster, 0).leader, Some(broker));
+        assert_eq!(
+            cluster.controller.handle(cluster.state.image(), lost()).unwrap().records,
+            [],
+            "told once"
+        );
+        cluster.run(Command::FenceBroker { id: broker, epoch }).unwrap();
+        cluster.run(Command::UnfenceBroker { id: broker, epoch }).unwrap();
+        assert_eq!(partition(&cluster, 0).leader, Some(broker));
+        assert_eq!(partition(&cluster, 1).leader, None, "the same process has not got it back");
+        cluster.register(1);
+        let after = partition(&cluster, 1);
+        assert_eq!((after.leader, after.is_lost_on(broker)), (Some(broker), false));
+        assert!(after.leader_epoch > before.leader_epoch);
     }
 
     #[test]

@@ -116,6 +116,9 @@ impl Controller {
             Command::AllocateProducerIds { broker, epoch } => {
                 brokers::allocate_producer_ids(image, broker, epoch)?
             }
+            Command::ReplicasOffline { broker, epoch, partitions } => {
+                brokers::replicas_offline(image, broker, epoch, &partitions)?
+            }
         };
         let bytes = check_size(&records)?;
         Ok(Outcome { records, bytes, response })

@@ -1,6 +1,5 @@
 //! The owner's part of the cleaner: which of its logs are dirty, and the cleaning of one of them.
 
-use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use crate::config::CleanerSettings;
 use crate::io::os::OsFiles;
 use crate::io::runtime::{Queue, spawn, yield_if_needed};
 use crate::io::threads::FileThreads;
-use crate::log::{Clean, CleanError, CleanFigures, CleanSettings, CleanStep, LogError};
+use crate::log::{Clean, CleanError, CleanFigures, CleanSettings, CleanStep, Fault};
 
 /// Read at once, by one slice.
 const SLICE_BYTES: u64 = 1 << 20;
@@ -128,10 +127,12 @@ impl Shard {
         add(&cleaner.counters.runs_failed, 1);
         let failures = cleaning.failures.get();
         let mut after = RETRY_AFTER.saturating_mul(1 << failures.min(16)).min(RETRY_AFTER_MAX);
-        match &error {
-            CleanError::Storage(error) if is_out_of_space(error) => after = FULL_RETRY_AFTER,
-            CleanError::Storage(error) => self.report_failure(replica, error),
-            _ => {}
+        if let CleanError::Storage(error) = &error {
+            match error.fault() {
+                Fault::NoSpace | Fault::NoResources => after = FULL_RETRY_AFTER,
+                Fault::Disk => self.report_failure(replica, error),
+                Fault::Corrupt => {}
+            }
         }
         cleaning.uncleanable_until.set(Some(now.plus(after)));
         cleaning.failures.set(failures + 1);
@@ -268,9 +269,4 @@ fn clean_settings(settings: &CleanerSettings) -> CleanSettings {
         buffer_bytes: (settings.buffer_bytes / threads).max(BUFFER_BYTES_MIN) as usize,
         slice_bytes: SLICE_BYTES,
     }
-}
-
-/// Nothing is wrong with the disk; there may be room later.
-fn is_out_of_space(error: &LogError) -> bool {
-    matches!(error.source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }

@@ -29,6 +29,7 @@ pub fn off_owner() -> bool {
 
 pub struct Broker {
     process: Option<Process>,
+    prefix: Vec<String>,
     directory: TempDir,
     settings: Vec<(String, String)>,
     environment: Vec<(String, String)>,
@@ -59,6 +60,15 @@ impl Broker {
         broker
     }
 
+    /// The same, started by the command `prefix`, which ends by executing what follows it.
+    pub fn behind(prefix: &[String], shards: usize, settings: &[(&str, &str)]) -> Self {
+        let mut broker = Self::stopped(shards, settings);
+        let own = broker.directory.path().to_string_lossy().into_owned();
+        broker.prefix = prefix.iter().map(|word| word.replace('~', &own)).collect();
+        broker.launch();
+        broker
+    }
+
     /// As [`Self::with`], to be started by [`Self::start_again`].
     pub fn stopped(shards: usize, settings: &[(&str, &str)]) -> Self {
         let directory =
@@ -68,6 +78,7 @@ impl Broker {
             settings.iter().map(|(name, value)| (name.to_string(), value.replace('~', &own))).collect();
         Self {
             process: None,
+            prefix: Vec::new(),
             directory,
             settings,
             environment: Vec::new(),
@@ -101,6 +112,19 @@ impl Broker {
     /// What kuring printed when it was ready.
     pub fn ready_line(&self) -> &str {
         &self.ready_line
+    }
+
+    /// The temporary directory that `~` stands for.
+    pub fn home(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Of kuring's process.
+    pub fn pid(&self) -> u32 {
+        match &self.process {
+            Some(Process::Kuring(child)) => child.id(),
+            _ => panic!("no kuring runs"),
+        }
     }
 
     /// The log directory.
@@ -178,8 +202,10 @@ impl Broker {
 
     fn launch_kuring(&mut self) -> Result<(), String> {
         let port = self.bootstrap.rsplit_once(':').map_or("0", |(_, port)| port).to_string();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_kuring"));
-        command.current_dir(self.directory.path()).arg("serve");
+        let words: Vec<&str> =
+            self.prefix.iter().map(String::as_str).chain([env!("CARGO_BIN_EXE_kuring"), "serve"]).collect();
+        let mut command = Command::new(words[0]);
+        command.current_dir(self.directory.path()).args(&words[1..]);
         let mut set = |name: &str, value: &str| {
             command.arg("--set").arg(format!("{name}={value}"));
         };

@@ -1,0 +1,62 @@
+//! Partitions on disk that the metadata does not know: left by a crash in the middle of a topic's deletion, or by a
+//! directory that was away while the topic went. They are renamed to `-stray` and removed a long time after: whoever
+//! put a directory of another origin here will want it back.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::base::clock::{self, Timestamp};
+use crate::io::runtime::{Queue, spawn};
+use crate::metadata::Image;
+use crate::shard::Shard;
+
+/// How often old strays are looked for.
+const LOOK_EVERY: Duration = Duration::from_secs(3600);
+
+/// Renames what the start found and no shard wanted.
+pub(super) async fn put_aside(shard: &Rc<Shard>, image: &Image) {
+    let directories = &shard.settings().directories;
+    let strays = directories.start_list.take_rest();
+    if image.topic_count() == 0 && !strays.is_empty() {
+        // More likely the metadata was lost than every topic deleted.
+        tracing::error!(
+            partitions = strays.len(),
+            "there are partitions on disk and no topic in the metadata: they are left alone"
+        );
+        return;
+    }
+    for entry in strays {
+        let name = entry.found.topic_partition.clone();
+        let directories = directories.clone();
+        let threads = directories.threads.clone();
+        let renamed =
+            threads.run("stray", move || directories.list[entry.directory].log_dir.mark_stray(&name)).await;
+        match renamed {
+            Ok(path) => tracing::warn!(
+                partition = %entry.found.topic_partition,
+                path = %path.display(),
+                "a partition that no topic has is put aside"
+            ),
+            Err(error) => tracing::error!("a stray partition cannot be renamed: {error}"),
+        }
+    }
+}
+
+/// Removes strays once they are older than `kuring.stray.retention.ms`.
+pub(super) fn start_removal(shard: &Rc<Shard>) {
+    let Some(retention_ms) = shard.config().stray_retention_ms else { return };
+    let shard = shard.clone();
+    spawn(Queue::Back, "strays", async move {
+        loop {
+            let before = clock::wall().0.saturating_sub(i64::try_from(retention_ms).unwrap_or(i64::MAX));
+            let directories = shard.settings().directories.clone();
+            let threads = directories.threads.clone();
+            threads.run("remove strays", move || directories.remove_strays(Timestamp(before))).await;
+            shard.sleep(LOOK_EVERY).await;
+            if shard.is_stopping() {
+                return;
+            }
+        }
+    })
+    .detach();
+}
