@@ -54,16 +54,10 @@ impl Shard {
         }
         match request.wait {
             Some(wait) if planned.bytes < wait.bytes_min && !planned.urgent && !self.stopping.get() => {
-                let parked = Parked {
-                    reply_to,
-                    request,
-                    bytes_min: wait.bytes_min,
-                    starts: planned.starts,
-                    since: clock::monotonic(),
-                };
+                let mut parked = Parked::new(reply_to, request, wait.bytes_min, planned.starts, clock::monotonic());
                 // A plan ends with its segment: what lies in the next one is there and need not be waited for
                 // (`DelayedFetch.tryComplete`).
-                if planned.bytes > 0 && self.has_enough(&parked) {
+                if self.has_enough(&mut parked, planned.bytes > 0) {
                     self.answer_fetch(parked.reply_to, planned.parts, waited);
                 } else {
                     self.park_fetch(wait.until, parked);
@@ -92,7 +86,11 @@ impl Shard {
             return;
         }
         let mut completed = Vec::new();
-        self.parked.borrow_mut().purgatory.check(&key, |_, parked| self.has_enough(parked), &mut completed);
+        self.parked.borrow_mut().purgatory.check(
+            &key,
+            |_, parked| self.has_enough_now(parked, key),
+            &mut completed,
+        );
         self.complete_fetches(completed);
     }
 
@@ -106,6 +104,7 @@ impl Shard {
     /// From here on no fetch waits: the broker stops, and its connections are to end.
     pub fn release_all_fetches(self: &Rc<Self>) {
         self.stopping.set(true);
+        super::mesh::end_calls();
         let keys: Vec<PartitionKey> = self.replicas.borrow().keys().copied().collect();
         for key in keys {
             self.release_fetches(key);
@@ -147,25 +146,39 @@ impl Shard {
         self.fetch_after(clock::monotonic().since(parked.since), parked.reply_to, request);
     }
 
-    fn has_enough(&self, parked: &Parked) -> bool {
-        // The high watermark has moved; the last stable offset need not have.
-        if parked.bytes_min <= 1 && parked.request.waterline != Waterline::LastStable {
-            return true;
-        }
-        let mut available = 0;
-        for (part, start) in parked.request.parts.iter().zip(&parked.starts) {
-            let Some(replica) = self.replica(part.key) else { return true };
-            let bytes = replica.with(|partition| partition.bytes_available(start, parked.request.waterline));
-            match bytes {
-                // Another segment, or an error to tell.
-                Ok(None) | Err(_) => return true,
-                Ok(Some(bytes)) => available += bytes.min(u64::from(part.bytes_max)),
-            }
-            if available >= parked.bytes_min {
+    /// Whether a fetch that is about to wait would return enough, if `some` is there at all. Notes what each
+    /// partition has, so that an append asks only for its own.
+    fn has_enough(&self, parked: &mut Parked, some: bool) -> bool {
+        for index in 0..parked.request.parts.len() {
+            let enough = self.look_at_part(parked, index);
+            if some && enough {
                 return true;
             }
         }
         false
+    }
+
+    /// The same after the high watermark of `key` has moved.
+    fn has_enough_now(&self, parked: &mut Parked, key: PartitionKey) -> bool {
+        // The last stable offset need not have moved with it.
+        if parked.bytes_min <= 1 && parked.request.waterline != Waterline::LastStable {
+            return true;
+        }
+        parked.parts_of(key).any(|index| self.look_at_part(parked, index))
+    }
+
+    /// Looks at one partition of a waiting fetch; whether all together now have enough, or this one something to
+    /// tell.
+    fn look_at_part(&self, parked: &mut Parked, index: usize) -> bool {
+        let part = parked.request.parts[index];
+        let Some(replica) = self.replica(part.key) else { return true };
+        let start = &parked.starts[index];
+        let bytes = replica.with(|partition| partition.bytes_available(start, parked.request.waterline));
+        match bytes {
+            // Another segment, or an error to tell.
+            Ok(None) | Err(_) => true,
+            Ok(Some(bytes)) => parked.set_available(index, bytes.min(u64::from(part.bytes_max))),
+        }
     }
 
     fn plan(self: &Rc<Self>, request: &FetchRequest) -> Planned {

@@ -18,7 +18,7 @@ use super::replica::{Replica, ReplicaState};
 use crate::base::{LeaderEpoch, Offset, PartitionIndex, TopicPartition, clock};
 use crate::config::{Durability, LogConfig};
 use crate::io::os::OsFiles;
-use crate::io::runtime::{Queue, spawn};
+use crate::io::runtime::{Queue, spawn, yield_if_needed};
 use crate::log::{DirError, Fault, Log, LogDir, OpenOptions};
 use crate::metadata::{ConfigResource, Image, PartitionImage, TopicImage};
 use crate::partition::Partition;
@@ -52,13 +52,18 @@ impl Shard {
             wanted.extend(self.mine(after, before.partitions.len()).map(|key| (key, after.clone())));
             self.update_leaderships(after);
         }
-        self.update_configs(&changes.configs_changed);
-        if gone.is_empty() && wanted.is_empty() {
+        let configured = self.topics_configured_by(&changes.configs_changed);
+        if gone.is_empty() && wanted.is_empty() && configured.is_empty() {
             self.mesh.push_reply(reply_to, Reply::Done);
             return;
         }
         let shard = self.clone();
         spawn(Queue::Control, "publish", async move {
+            for topic in configured {
+                shard.update_config(&topic);
+                // A default of all brokers concerns every topic there is.
+                yield_if_needed().await;
+            }
             // Deletions first: a topic may be back under its name, and so under its directory's.
             let mut deletions: FuturesUnordered<_> = gone.into_iter().map(|key| shard.delete(key)).collect();
             while deletions.next().await.is_some() {}
@@ -92,29 +97,30 @@ impl Shard {
         }
     }
 
-    fn update_configs(self: &Rc<Self>, changed: &[ConfigResource]) {
+    /// The topics whose settings these resources have a part in.
+    fn topics_configured_by(&self, changed: &[ConfigResource]) -> Vec<Arc<TopicImage>> {
         let image = self.image();
         let everywhere = changed.iter().any(|resource| match resource {
             ConfigResource::BrokerDefault => true,
             ConfigResource::Broker(broker) => *broker == self.settings.broker,
             _ => false,
         });
-        let topics: Vec<Arc<TopicImage>> = if everywhere {
-            image.topics().cloned().collect()
-        } else {
-            let names = changed.iter().filter_map(|resource| match resource {
-                ConfigResource::Topic(name) => image.topic(name).cloned(),
-                _ => None,
-            });
-            names.collect()
-        };
-        for topic in topics {
-            let config = self.log_config(&image, &topic);
-            for key in self.mine(&topic, 0) {
-                let Some(replica) = self.replica(key) else { continue };
-                if replica.with(|partition| partition.set_config(config.clone())).is_ok() {
-                    self.look_for_jobs(&replica);
-                }
+        if everywhere {
+            return image.topics().cloned().collect();
+        }
+        let names = changed.iter().filter_map(|resource| match resource {
+            ConfigResource::Topic(name) => image.topic(name).cloned(),
+            _ => None,
+        });
+        names.collect()
+    }
+
+    fn update_config(self: &Rc<Self>, topic: &Arc<TopicImage>) {
+        let config = self.log_config(&self.image(), topic);
+        for key in self.mine(topic, 0) {
+            let Some(replica) = self.replica(key) else { continue };
+            if replica.with(|partition| partition.set_config(config.clone())).is_ok() {
+                self.look_for_jobs(&replica);
             }
         }
     }
@@ -336,6 +342,7 @@ impl Shard {
     /// Closes every log and answers with their last checkpoint entries.
     pub(super) fn stop(self: &Rc<Self>, reply_to: ReplyTo) {
         self.stopping.set(true);
+        super::mesh::end_calls();
         self.end_turn();
         let replicas: Vec<Rc<Replica>> =
             self.replicas.borrow_mut().drain().map(|(_, replica)| replica).collect();

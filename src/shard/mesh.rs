@@ -6,21 +6,21 @@
 //! wants to send. A credit comes home with the reply, or with [`ReplyFrame::Parked`] when the owner keeps
 //! the request for later (a fetch that waits for data). The reply lane is bounded by the requests in flight.
 
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use slab::Slab;
 
 use super::messages::{Reply, Request};
-use crate::base::{Counter, ShardId, fatal};
+use crate::base::{Budget, ShardId, fatal};
 use crate::io::runtime::{Mailbox, Sender, mailbox};
 
 /// Requests that one shard may have on their way to, or in service at, one other shard.
-pub const CREDITS_PER_PEER: u32 = 1024;
+pub const CREDITS_PER_PEER: usize = 1024;
 
 /// What travels in a request lane.
 pub(super) struct RequestFrame {
@@ -46,13 +46,32 @@ pub(super) enum ReplyFrame {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct CallId(usize);
 
-/// The way back for an answer. Exactly one answer goes to each.
+/// The way back for an answer. Exactly one answer goes to each: whoever drops one without it ends the process, for
+/// the asker, and the client behind it, would wait for ever and the credit be lost.
 #[derive(Debug)]
 #[must_use = "every request is answered"]
 pub struct ReplyTo {
     pub(super) shard: ShardId,
     pub(super) call: CallId,
     pub(super) parked: bool,
+    answered: bool,
+}
+
+/// The process is on its way down: what lies in the lanes then is dropped with them.
+static ENDING: AtomicBool = AtomicBool::new(false);
+
+/// From here on a request may be dropped without an answer.
+pub(super) fn end_calls() {
+    ENDING.store(true, Ordering::Relaxed);
+}
+
+impl Drop for ReplyTo {
+    fn drop(&mut self) {
+        // A panic ends the process by itself, and says more.
+        if !self.answered && !ENDING.load(Ordering::Relaxed) && !std::thread::panicking() {
+            fatal(format_args!("a request of shard {} was dropped without an answer", self.shard));
+        }
+    }
 }
 
 /// The ends of one shard's lanes, made before the shards start and moved to theirs.
@@ -94,14 +113,12 @@ pub(super) struct Mesh {
     me: ShardId,
     peers: Vec<Peer>,
     calls: Rc<RefCell<Slab<CallState>>>,
-    /// Times a task had to wait for a credit.
-    pub(super) credit_waits: Counter,
 }
 
 struct Peer {
     lanes: PeerLanes,
-    credits: Cell<u32>,
-    waiting: RefCell<VecDeque<Waker>>,
+    /// In use: the requests on their way or in service.
+    credits: Budget,
 }
 
 enum CallState {
@@ -117,13 +134,9 @@ impl Mesh {
         let peers = lanes
             .peers
             .into_iter()
-            .map(|lanes| Peer {
-                lanes,
-                credits: Cell::new(CREDITS_PER_PEER),
-                waiting: RefCell::new(VecDeque::new()),
-            })
+            .map(|lanes| Peer { lanes, credits: Budget::new(CREDITS_PER_PEER) })
             .collect();
-        let mesh = Self { me: lanes.me, peers, calls: Rc::default(), credit_waits: Counter::default() };
+        let mesh = Self { me: lanes.me, peers, calls: Rc::default() };
         (mesh, lanes.requests, lanes.replies)
     }
 
@@ -142,28 +155,18 @@ impl Mesh {
     /// A place for one answer, and the future that waits for it.
     pub(super) fn open_call(&self) -> (ReplyTo, PendingReply) {
         let call = CallId(self.calls.borrow_mut().insert(CallState::Waiting(None)));
-        let reply_to = ReplyTo { shard: self.me, call, parked: false };
+        let reply_to = ReplyTo { shard: self.me, call, parked: false, answered: false };
         (reply_to, PendingReply { call, calls: self.calls.clone(), done: false })
     }
 
     /// Waits for a credit for `to`, in the order of asking.
     pub(super) async fn credit(&self, to: ShardId) {
-        let peer = &self.peers[to.index()];
-        let mut waited = false;
-        std::future::poll_fn(|context| {
-            let credits = peer.credits.get();
-            if credits > 0 {
-                peer.credits.set(credits - 1);
-                return Poll::Ready(());
-            }
-            if !waited {
-                waited = true;
-                self.credit_waits.increment();
-            }
-            peer.waiting.borrow_mut().push_back(context.waker().clone());
-            Poll::Pending
-        })
-        .await;
+        self.peers[to.index()].credits.take(1).await;
+    }
+
+    /// Times a task had to wait for a credit.
+    pub(super) fn credit_waits(&self) -> u64 {
+        self.peers.iter().map(|peer| peer.credits.waits()).sum()
     }
 
     /// Puts a request into the lane of `to`; its credit must be held.
@@ -175,7 +178,8 @@ impl Mesh {
     }
 
     /// Sends an answer home.
-    pub(super) fn push_reply(&self, to: ReplyTo, reply: Reply) {
+    pub(super) fn push_reply(&self, mut to: ReplyTo, reply: Reply) {
+        to.answered = true;
         if to.shard == self.me {
             self.complete(to.call, reply);
             return;
@@ -209,11 +213,7 @@ impl Mesh {
     }
 
     fn return_credit(&self, from: ShardId) {
-        let peer = &self.peers[from.index()];
-        peer.credits.set(peer.credits.get() + 1);
-        // All of them: the first in line may have gone away, and those who come too late wait again.
-        let waiting = std::mem::take(&mut *peer.waiting.borrow_mut());
-        waiting.into_iter().for_each(Waker::wake);
+        self.peers[from.index()].credits.give_back(1);
     }
 
     fn complete(&self, call: CallId, reply: Reply) {
