@@ -87,7 +87,8 @@ pub fn validation(data: &[u8]) {
         max_message_bytes: [1_048_588, 200][input.below(2)],
         ..LogConfig::default()
     };
-    let limits = Limits { decompressed_bytes_max: DECOMPRESSED_MAX, record_errors_max: 5 };
+    let limits =
+        Limits { decompressed_bytes_max: DECOMPRESSED_MAX, record_errors_max: 5, ..Limits::default() };
     let budget = 1 + usize::from(input.byte());
     let records = Bytes::from(match input.below(3) {
         0 => input.rest().to_vec(),

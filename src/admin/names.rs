@@ -69,6 +69,10 @@ crate::families! {
     RECEIVE_IDLE: gauge "kuring_receive_idle_bytes" ["shard"];
     /// What each shard may hold of received requests.
     RECEIVE_MAX: gauge "kuring_receive_max_bytes" [];
+    /// Decoded requests and answers that their peers have not taken.
+    SERVE: gauge "kuring_serve_bytes" ["shard"];
+    /// What each shard may hold of them.
+    SERVE_MAX: gauge "kuring_serve_max_bytes" [];
     /// How many more requests the shard may send to the other shard that it has sent most.
     MESH_CREDITS: gauge "kuring_mesh_credits" ["shard"];
     /// Requests to shards, itself included, that the shard waits for.
@@ -168,16 +172,24 @@ crate::families! {
 
 /// Limits that are counted where no [`counters!`](crate::counters) struct is, with their help.
 pub(super) const CONNECTIONS_REFUSED: &str = "connections";
+pub(super) const CONNECTIONS_PER_IP: &str = "connections_per_ip";
+pub(super) const CREATION_RATE: &str = "connection_creation_rate";
+pub(super) const CONNECTIONS_DISPLACED: &str = "connections_displaced";
+pub(super) const SERVE_MEMORY: &str = "serve_memory";
 pub(super) const RECEIVE_MEMORY: &str = "receive_memory";
 pub(super) const MESH_CREDIT: &str = "mesh_credits";
 pub(super) const FILE_JOBS: &str = "file_jobs";
 pub(super) const FETCH_SESSION_SLOTS: &str = "fetch_sessions";
 
-const LIMITS: [(&str, &str); 5] = [
+const LIMITS: [(&str, &str); 9] = [
     (
         CONNECTIONS_REFUSED,
-        "A connection was over max.connections, max.connections.per.ip or the descriptors.",
+        "A connection waited: max.connections, of the broker or a listener, or the descriptors were used up.",
     ),
+    (CONNECTIONS_PER_IP, "A connection was closed: over max.connections.per.ip or its override."),
+    (CREATION_RATE, "A connection waited for max.connection.creation.rate, of the broker or a listener."),
+    (CONNECTIONS_DISPLACED, "A connection made room for one of the inter-broker listener."),
+    (SERVE_MEMORY, "A request waited because its shard held kuring.memory.serve.bytes."),
     (RECEIVE_MEMORY, "A connection waited because its shard held kuring.memory.receive.bytes of requests."),
     (MESH_CREDIT, "A request waited because its shard had sent another as many as it may."),
     (FILE_JOBS, "A job found the queue of the file threads full."),

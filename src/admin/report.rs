@@ -83,6 +83,7 @@ fn shards(text: &mut Exposition, gathered: &Gathered) {
         text.add(&names::SHARD_DEADLINES, &[&shard], figures.deadlines);
         text.add(&names::RECEIVE, &[&shard], figures.receive_bytes);
         text.add(&names::RECEIVE_IDLE, &[&shard], figures.receive_idle_bytes);
+        text.add(&names::SERVE, &[&shard], figures.serve_bytes);
         text.add(&names::MESH_CREDITS, &[&shard], figures.mesh_credits);
         text.add(&names::MESH_CALLS, &[&shard], figures.mesh_calls);
     }
@@ -187,11 +188,23 @@ fn memory(
 ) {
     let sum = |of: fn(&ShardReport) -> u64| reports.iter().map(|report| of(report)).sum::<u64>();
     text.add(&names::FETCHES_WAITING, &[], sum(|report| report.figures.fetches_parked as u64));
-    text.add(&names::RECEIVE_MAX, &[], sources.config.receive_bytes_max);
+    let limits_of_shard = &sources.config.serving_limits;
+    let shards = u16::try_from(reports.len()).unwrap_or(u16::MAX);
+    text.add(&names::RECEIVE_MAX, &[], limits_of_shard.receive_bytes(shards));
+    text.add(&names::SERVE_MAX, &[], limits_of_shard.serve_bytes_max);
     text.add(&names::FILE_JOBS_WAITING, &[], sources.directories.threads.queued());
     text.add(&names::UNFLUSHED, &[], sum(|report| report.figures.unflushed_bytes));
     text.add(&names::OPEN_FILES_NEEDED, &[], sources.open_files_needed);
-    *limits.entry(names::CONNECTIONS_REFUSED).or_default() += sources.gate.refused();
+    let gate = sources.gate.counts();
+    for (name, hits) in [
+        (names::CONNECTIONS_REFUSED, gate.waited_for_place),
+        (names::CONNECTIONS_PER_IP, gate.over_ip),
+        (names::CREATION_RATE, gate.waited_for_rate),
+        (names::CONNECTIONS_DISPLACED, gate.displaced),
+        (names::SERVE_MEMORY, sum(|report| report.figures.serve_waits)),
+    ] {
+        *limits.entry(name).or_default() += hits;
+    }
     *limits.entry(names::RECEIVE_MEMORY).or_default() += sum(|report| report.figures.receive_muted);
     *limits.entry(names::MESH_CREDIT).or_default() += sum(|report| report.figures.mesh_credit_waits);
     *limits.entry(names::FILE_JOBS).or_default() += sources.directories.threads.over_limit();

@@ -34,6 +34,9 @@ use crate::wire::header::RequestHeader;
 /// The partitions of a request that one shard owns, with their places in the request.
 type Share = super::shares::Share<FetchPart, usize>;
 
+/// Requests up to here are not counted against the shard's memory (`net::connection`).
+const UNCHARGED_BYTES_MAX: usize = 4096;
+
 /// One partition's answer, with the range that its records are in.
 struct Merged {
     response: FetchPartitionResponse,
@@ -61,7 +64,12 @@ pub(super) async fn handle(client: &Rc<Client>, header: &RequestHeader, body: &B
     let image = client.shard.image();
     let (mut merged, shares) = split(client, &image, &context.partitions);
     let bytes_max = bytes_max(client, &request);
-    fetch(client, &request, bytes_max, &mut merged, shares).await;
+    // A long one holds memory, for as long as its client chooses.
+    let may_park = body.len() <= UNCHARGED_BYTES_MAX || !client.shard.is_serve_memory_tight();
+    if !may_park {
+        client.shard.counters.fetches_refused.increment();
+    }
+    fetch(client, &request, bytes_max, may_park, &mut merged, shares).await;
     limit(&mut merged, bytes_max);
     respond(client, header, &context, merged)
 }
@@ -114,6 +122,7 @@ async fn fetch(
     client: &Client,
     request: &FetchRequest,
     bytes_max: u32,
+    may_park: bool,
     merged: &mut [Merged],
     shares: Vec<Share>,
 ) {
@@ -130,7 +139,7 @@ async fn fetch(
     };
     // A partition that nobody need ask, because it is not there, does not end the wait for the others
     // (`KafkaApis.handleFetchRequest`); an owner's error does.
-    let may_wait = ask.bytes_min > 0 && request.max_wait_ms > 0;
+    let may_wait = may_park && ask.bytes_min > 0 && request.max_wait_ms > 0;
     match shares.as_slice() {
         // A fetch of nothing is answered at once (`KafkaApis.handleFetchRequest`).
         [] => {}

@@ -57,18 +57,6 @@ pub enum Piece {
 }
 
 impl Piece {
-    /// Bytes held in memory: a file range counts nothing.
-    pub fn len(&self) -> usize {
-        match self {
-            Piece::Bytes(bytes) => bytes.len(),
-            Piece::File(_) => 0,
-        }
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
     /// Bytes on the wire.
     pub fn sent_len(&self) -> u64 {
         match self {

@@ -21,7 +21,7 @@ pub fn judge(name: &str) -> Absent {
         }
         return match judge(bare) {
             refused @ Absent::Refused { .. } => refused,
-            Absent::Ignored(_) => Absent::Ignored("kuring has no settings for a single listener"),
+            Absent::Ignored(_) => Absent::Ignored("kuring has no such setting for a single listener"),
         };
     }
     match REFUSED.iter().find(|(pattern, ..)| matches(pattern, name)) {
@@ -98,7 +98,6 @@ const IGNORED: &[(&str, &str)] = &[
     ("group.coordinator.threads", THREADS),
     ("group.coordinator.background.threads", THREADS),
     ("queued.max.requests", "kuring bounds what is queued by bytes: kuring.memory.receive.bytes"),
-    ("queued.max.request.bytes", "kuring.memory.receive.bytes takes its place, per shard"),
     ("num.replica.fetchers", REPLICATION),
     ("replica.*", REPLICATION),
     ("auto.leader.rebalance.enable", REPLICATION),
@@ -178,7 +177,7 @@ mod tests {
     #[test]
     fn what_only_tunes_is_ignored_with_its_reason() {
         assert_eq!(judge("num.io.threads"), Absent::Ignored(THREADS));
-        assert_eq!(judge("listener.name.a.max.connections"), judge("listener.name.b.num.io.threads"));
+        assert_eq!(judge("listener.name.a.num.network.threads"), judge("listener.name.b.num.io.threads"));
         assert_eq!(judge("confluent.x"), Absent::Ignored("kuring does not know this property"));
         assert_eq!(judge("quota.window.num"), Absent::Ignored(QUOTAS));
     }

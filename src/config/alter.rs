@@ -138,7 +138,7 @@ impl Scope {
     pub fn definition(self, name: &str) -> Option<&'static Definition> {
         match self {
             Scope::Topic => topic::find(name).map(|config| &config.definition),
-            Scope::Broker => table::find(name),
+            Scope::Broker => find_of_broker(name),
         }
     }
 }
@@ -200,16 +200,21 @@ fn validate_topic(overrides: &Overrides) -> Result<(), AlterError> {
     }
 }
 
+/// The definition of a property of the broker or of one of its listeners.
+fn find_of_broker(name: &str) -> Option<&'static Definition> {
+    table::find(name).or_else(|| table::find_of_listener(name).map(|(_, definition)| definition))
+}
+
 fn validate_broker(overrides: &Overrides) -> Result<(), AlterError> {
     let refuse = |text: String| Err(AlterError::InvalidRequest(text));
     let is_fixed =
-        |name: &&str| table::find(name).is_none_or(|definition| definition.update == Update::ReadOnly);
+        |name: &&str| find_of_broker(name).is_none_or(|definition| definition.update == Update::ReadOnly);
     let fixed: Vec<_> = overrides.keys().map(String::as_str).filter(is_fixed).collect();
     if !fixed.is_empty() {
         return refuse(format!("Cannot update these configs dynamically: [{}]", fixed.join(", ")));
     }
     for (name, text) in overrides {
-        let Some(definition) = table::find(name) else { continue };
+        let Some(definition) = find_of_broker(name) else { continue };
         let value = match definition.parse(text) {
             Ok(value) => value,
             Err(invalid) => return refuse(invalid.to_string()),

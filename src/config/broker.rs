@@ -6,7 +6,7 @@ use super::listeners::{ListenerTexts, Listeners};
 use super::properties;
 use super::settings::{Levels, Overrides, Settings};
 use super::table;
-use super::{Listener, ListenerName, LogConfig};
+use super::{ConnectionLimits, Listener, ListenerName, LogConfig, ServingLimits};
 use crate::base::BrokerId;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -67,24 +67,6 @@ pub enum MetricsOfLogs {
     Partition,
 }
 
-/// Limits on connections. All of them dynamic.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ConnectionLimits {
-    /// The next one is closed.
-    pub total: u32,
-    /// The next one is closed.
-    pub per_ip: u32,
-    pub per_ip_overrides: BTreeMap<IpAddr, u32>,
-    pub creation_per_second: u32,
-}
-
-impl ConnectionLimits {
-    /// How many connections this address may have.
-    pub fn of(&self, address: IpAddr) -> u32 {
-        self.per_ip_overrides.get(&address).copied().unwrap_or(self.per_ip)
-    }
-}
-
 /// Every setting of the broker, checked. What is dynamic is here as it stands in the file; the value that
 /// counts comes from [`BrokerConfig::levels`].
 #[derive(Clone, PartialEq, Debug)]
@@ -107,8 +89,8 @@ pub struct BrokerConfig {
     pub socket_request_bytes_max: u32,
     pub socket_listen_backlog: u32,
     pub connection_limits: ConnectionLimits,
-    /// `None`: a connection may be silent for ever.
-    pub connections_idle_ms_max: Option<u64>,
+    /// What the connections of one shard may take.
+    pub serving_limits: ServingLimits,
     pub fetch_bytes_max: u32,
     pub fetch_session_slots_max: u32,
     pub describe_partitions_max: u32,
@@ -149,8 +131,6 @@ pub struct BrokerConfig {
     /// `None`: strays are kept for ever.
     pub stray_retention_ms: Option<u64>,
     pub file_threads: usize,
-    /// Of received requests, per shard.
-    pub receive_bytes_max: u64,
 
     /// `None`: no metrics, no health.
     pub admin_listener: Option<AdminListener>,
@@ -292,6 +272,11 @@ impl Given {
     fn check(mut self) -> Result<Loaded, ConfigError> {
         let mut settings = Settings::default();
         for (name, (text, place)) in &self.values {
+            if let Some((listener, definition)) = table::find_of_listener(name) {
+                let value = definition.parse(text).map_err(|_| self.invalid_of(name, definition))?;
+                settings.set_of_listener(listener, definition.name, value);
+                continue;
+            }
             match table::find(name) {
                 Some(definition) => {
                     let value = definition.parse(text).map_err(|_| self.invalid(definition))?;
@@ -369,7 +354,7 @@ impl Given {
             socket_request_bytes_max: s.number("socket.request.max.bytes"),
             socket_listen_backlog: s.number("socket.listen.backlog.size"),
             connection_limits,
-            connections_idle_ms_max: u64::try_from(s.integer("connections.max.idle.ms")).ok(),
+            serving_limits: ServingLimits::new(s),
             fetch_bytes_max: s.number("fetch.max.bytes"),
             fetch_session_slots_max: s.number("max.incremental.fetch.session.cache.slots"),
             describe_partitions_max: s.number("max.request.partition.size.limit"),
@@ -400,7 +385,6 @@ impl Given {
             scrub_bytes_per_second: s.number("kuring.scrub.bytes.per.second"),
             stray_retention_ms: u64::try_from(s.number::<i64>("kuring.stray.retention.ms")).ok(),
             file_threads: s.number("kuring.file.threads"),
-            receive_bytes_max: s.number("kuring.memory.receive.bytes"),
             admin_listener,
             metrics_of_logs: match s.text("kuring.metrics.logs").as_deref() {
                 Some("partition") => MetricsOfLogs::Partition,
@@ -564,6 +548,13 @@ impl Given {
                 return Err(self.error(name, "wanted: a whole number from 1, or -1 for the system's choice"));
             }
         }
+        let queued = s.integer("queued.max.request.bytes");
+        if queued > 0 && queued < s.integer("socket.request.max.bytes") {
+            return Err(self.error(
+                "queued.max.request.bytes",
+                "below socket.request.max.bytes; wanted: at least that, or -1",
+            ));
+        }
         if s.integer("group.min.session.timeout.ms") > s.integer("group.max.session.timeout.ms") {
             return Err(self.error("group.min.session.timeout.ms", "above group.max.session.timeout.ms"));
         }
@@ -602,7 +593,11 @@ impl Given {
     }
 
     fn invalid(&self, definition: &Definition) -> ConfigError {
-        self.error(definition.name, &format!("wanted: {}", definition.wanted()))
+        self.invalid_of(definition.name, definition)
+    }
+
+    fn invalid_of(&self, name: &str, definition: &Definition) -> ConfigError {
+        self.error(name, &format!("wanted: {}", definition.wanted()))
     }
 
     fn error(&self, name: &str, reason: &str) -> ConfigError {

@@ -1,6 +1,7 @@
 //! What a file and the command line make of a broker.
 
 use super::*;
+use crate::config::ListenerLimits;
 
 /// The least that a file must say.
 const LEAST: &str = "node.id=7\nlog.dirs=/data\n";
@@ -44,7 +45,7 @@ fn with_a_file_kafkas_defaults_hold() {
     assert_eq!((config.listeners[0].host.as_str(), config.listeners[0].port), ("", 9092));
     assert_eq!(config.log, LogConfig::default());
     assert_eq!(config.socket_request_bytes_max, 104_857_600);
-    assert_eq!(config.connections_idle_ms_max, Some(600_000));
+    assert_eq!(config.serving_limits.idle_time_max, Some(std::time::Duration::from_secs(600)));
     assert_eq!(config.groups.offsets_retention_ms, 7 * 24 * 3_600_000);
 }
 
@@ -201,6 +202,29 @@ fn limits_per_address_are_read() {
     assert_eq!(limits.of("10.0.0.1".parse().unwrap()), i32::MAX as u32);
     assert!(refusal("max.connections.per.ip.overrides=a:5").contains("address:count"));
     assert!(refusal("max.connections.per.ip=0").contains("shuts everyone out"));
+}
+
+#[test]
+fn limits_of_one_listener_are_read_and_the_brokers_dynamic_ones_win() {
+    let config = config(
+        "listener.name.plaintext.max.connections=5\nlistener.name.plaintext.max.connection.creation.rate=7",
+    );
+    let name = ListenerName::new("PLAINTEXT");
+    let limits = config.connection_limits.of_listener(&name);
+    assert_eq!((limits.total, limits.creation_per_second), (5, 7));
+    assert_eq!(config.connection_limits.of_listener(&ListenerName::new("x")), ListenerLimits::NONE);
+    let none = Overrides::new();
+    let broker = Overrides::from([("listener.name.plaintext.max.connections".to_owned(), "9".to_owned())]);
+    assert_eq!(config.levels(&broker, &none).connection_limits().of_listener(&name).total, 9);
+    assert!(refusal("listener.name.a.max.connections=-1").contains("listener.name.a.max.connections"));
+}
+
+#[test]
+fn the_bytes_of_all_queued_requests_are_shared_out_to_the_shards() {
+    let limits = config("queued.max.request.bytes=104857600").serving_limits;
+    assert_eq!(limits.receive_bytes(4), 26_214_400);
+    assert_eq!(config("").serving_limits.receive_bytes(4), 134_217_728);
+    assert!(refusal("queued.max.request.bytes=1000").contains("socket.request.max.bytes"));
 }
 
 #[test]

@@ -73,6 +73,11 @@ pub struct LogConfig {
     pub max_message_bytes: u32,
     /// The most that a batch may hold once decompressed.
     pub max_decompressed_message_bytes: u32,
+    /// Bounds on what one batch of a client may make the broker do: the bytes it decompresses to, how many
+    /// times its own size that may be, its records.
+    pub decompressed_bytes_max: u32,
+    pub decompression_ratio_max: u32,
+    pub batch_records_max: u32,
     pub message_timestamp_type: TimestampType,
     pub message_timestamp_before_max_ms: i64,
     pub message_timestamp_after_max_ms: i64,
@@ -104,6 +109,9 @@ impl Default for LogConfig {
             compression: TopicCompression::Producer,
             max_message_bytes: 1_048_588,
             max_decompressed_message_bytes: 2_147_483_639,
+            decompressed_bytes_max: 256 << 20,
+            decompression_ratio_max: 256,
+            batch_records_max: 4 << 20,
             message_timestamp_type: TimestampType::CreateTime,
             message_timestamp_before_max_ms: i64::MAX,
             message_timestamp_after_max_ms: 60 * 60 * 1000,

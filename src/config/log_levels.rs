@@ -35,6 +35,9 @@ impl LogConfigSource<'_> {
             compression: self.compression(),
             max_message_bytes: self.unsigned("max.message.bytes"),
             max_decompressed_message_bytes: self.unsigned("max.decompressed.message.bytes"),
+            decompressed_bytes_max: self.of_broker("kuring.decompression.bytes.max"),
+            decompression_ratio_max: self.of_broker("kuring.decompression.ratio.max"),
+            batch_records_max: self.of_broker("kuring.batch.records.max"),
             message_timestamp_type: match self.value("message.timestamp.type") {
                 Value::String(word) if word == "LogAppendTime" => TimestampType::LogAppendTime,
                 _ => TimestampType::CreateTime,
@@ -66,6 +69,14 @@ impl LogConfigSource<'_> {
     /// The definitions of these names let no negative value pass.
     fn unsigned(&self, name: &str) -> u32 {
         u32::try_from(self.integer(name)).unwrap_or(u32::MAX)
+    }
+
+    /// A number that only the broker sets, the same for every topic.
+    fn of_broker(&self, name: &str) -> u32 {
+        match self.levels.value(name) {
+            Value::Integer(number) => u32::try_from(number).unwrap_or(u32::MAX),
+            other => panic!("{name} is {other:?} in the table, not a number"),
+        }
     }
 
     fn level(&self, name: &str) -> i32 {

@@ -10,6 +10,7 @@ mod alter;
 mod broker;
 mod define;
 mod describe;
+mod limits;
 mod listeners;
 mod log;
 mod log_levels;
@@ -24,11 +25,12 @@ mod dynamic_tests;
 
 pub use alter::{AlterError, Alteration, Operation, Scope};
 pub use broker::{
-    AdminListener, BrokerConfig, ConfigError, ConnectionLimits, Durability, EventLog, GroupSettings, Loaded,
-    LogFormat, MetricsOfLogs, Place, Source,
+    AdminListener, BrokerConfig, ConfigError, Durability, EventLog, GroupSettings, Loaded, LogFormat,
+    MetricsOfLogs, Place, Source,
 };
 pub use define::{Definition, Importance, InvalidValue, Kind, Update, Valid, Value};
 pub use describe::{ConfigSource, Row, Synonym};
+pub use limits::{ConnectionLimits, ListenerLimits, ServingLimits};
 pub use listeners::{Endpoint, Listener, ListenerName, SecurityProtocol};
 pub use log::{CleanerSettings, CleanupPolicy, LogConfig, TimestampType, TopicCompression};
 pub use settings::{Levels, Overrides, Settings};

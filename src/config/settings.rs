@@ -5,7 +5,7 @@
 use super::define::Value;
 use super::log_levels::LogConfigSource;
 use super::table;
-use super::{CleanerSettings, ConnectionLimits, LogConfig};
+use super::{CleanerSettings, ListenerName, LogConfig};
 use std::collections::BTreeMap;
 
 /// Values of one level by name, as the metadata log keeps them.
@@ -13,16 +13,29 @@ pub type Overrides = BTreeMap<String, String>;
 
 /// What the file and the command line set, checked.
 #[derive(Clone, PartialEq, Default, Debug)]
-pub struct Settings(BTreeMap<&'static str, Value>);
+pub struct Settings {
+    values: BTreeMap<&'static str, Value>,
+    /// Those of single listeners.
+    of_listeners: BTreeMap<(ListenerName, &'static str), Value>,
+}
 
 impl Settings {
     pub(super) fn set(&mut self, name: &'static str, value: Value) {
-        self.0.insert(name, value);
+        self.values.insert(name, value);
+    }
+
+    pub(super) fn set_of_listener(&mut self, listener: ListenerName, name: &'static str, value: Value) {
+        self.of_listeners.insert((listener, name), value);
+    }
+
+    /// What was set for single listeners.
+    pub(super) fn given_of_listeners(&self) -> impl Iterator<Item = (&ListenerName, &'static str, &Value)> {
+        self.of_listeners.iter().map(|((listener, name), value)| (listener, *name, value))
     }
 
     /// The value if it was set.
     pub fn given(&self, name: &str) -> Option<&Value> {
-        self.0.get(name)
+        self.values.get(name)
     }
 
     /// The value that was set, else the default.
@@ -133,24 +146,6 @@ impl Levels<'_> {
             buffer_bytes: integer("log.cleaner.io.buffer.size"),
             backoff_ms: integer("log.cleaner.backoff.ms"),
             cpu_percent: integer("kuring.cleaner.cpu.percent"),
-        }
-    }
-
-    /// The limits on connections.
-    pub fn connection_limits(&self) -> ConnectionLimits {
-        let limit = |name| match self.value(name) {
-            Value::Integer(number) => u32::try_from(number).unwrap_or(0),
-            other => panic!("{name} is {other:?} in the table, not a number"),
-        };
-        let overrides = match self.value("max.connections.per.ip.overrides") {
-            Value::String(text) => super::broker::parse_ip_limits(&text).unwrap_or_default(),
-            _ => BTreeMap::new(),
-        };
-        ConnectionLimits {
-            total: limit("max.connections"),
-            per_ip: limit("max.connections.per.ip"),
-            per_ip_overrides: overrides,
-            creation_per_second: limit("max.connection.creation.rate"),
         }
     }
 }

@@ -14,11 +14,14 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use futures::future::{Either, select};
 
-use super::accept::{Accepted, Pass};
+use super::accept::Accepted;
 use super::figures::{Closed, ListenerCounters};
-use super::registry::{Connections, Registered};
+use super::gate::Pass;
+use super::memory::Charge;
+use super::registry::{Connections, Ends, Registered};
 use super::request_log::{self, Line};
 use super::send::{self, SendError};
+use super::watch::Phase;
 use crate::api::{self, Client, Outcome, Piece};
 use crate::base::clock::{self, Monotonic};
 use crate::io::chunk::ReceiveBuffer;
@@ -28,16 +31,17 @@ use crate::shard::Shard;
 use crate::wire::api::Api;
 use crate::wire::frame::{self, FrameError, FrameStep, PREFIX_LEN};
 use crate::wire::header::{self, HeaderError, Request};
+use crate::wire::read::ELEMENTS_MAX;
 use crate::wire::{self, ApiKey, ErrorCode};
-
-/// Produce requests taken from one connection before its oldest is answered.
-const PRODUCES_IN_FLIGHT_MAX: usize = 8;
 
 /// Longer frames are slices of a receive chunk; up to here [`ReceiveBuffer::take`] has copied them.
 const KEPT_FRAME_BYTES_MAX: usize = 4096;
 
 /// Bytes of answers that gather before they are sent though more could join them.
 const ANSWER_BYTES_MAX: usize = 256 << 10;
+
+/// Bytes that an element of a decoded request takes at most, about.
+const ELEMENT_BYTES: usize = 200;
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
@@ -54,6 +58,8 @@ enum End {
     Header(#[from] HeaderError),
     #[error("{0}")]
     Api(api::CloseReason),
+    #[error("half of kuring.memory.serve.bytes is held: no long group request may wait")]
+    Memory,
     #[error("the broker stops")]
     Draining,
 }
@@ -62,6 +68,8 @@ enum End {
 struct Pending {
     future: Pin<Box<dyn Future<Output = Outcome>>>,
     times: Times,
+    /// What it holds of the connection's budget.
+    bytes: usize,
 }
 
 /// A request in service: what it is, when it came and began, and what the log would say of it.
@@ -91,6 +99,7 @@ impl End {
                 Closed::Invalid
             }
             End::Api(_) => Closed::Request,
+            End::Memory => Closed::Limit,
             End::Draining => Closed::Stopping,
         }
     }
@@ -106,9 +115,10 @@ struct Connection {
     registered: Registered,
     /// Produce requests in request order.
     in_flight: VecDeque<Pending>,
-    /// Answers to send, and how many bytes of them are encoded.
+    in_flight_bytes: usize,
+    /// Answers to send, and what they hold of the shard's memory.
     answers: Vec<Piece>,
-    answer_bytes: usize,
+    charge: Option<Charge>,
     /// The requests that they answer.
     unsent: Vec<Unsent>,
     /// When the last bytes came.
@@ -135,10 +145,17 @@ pub(super) fn start(shard: &Rc<Shard>, connections: &Rc<Connections>, accepted: 
             return;
         }
     };
-    let registered = connections.register(socket.closer());
     let listener = connections.listener(&accepted.listener);
     listener.created.increment();
+    let closer = socket.closer();
     let (reader, writer) = socket.split();
+    let buffer = ReceiveBuffer::new(shard.chunks().clone());
+    let registered = connections.register(Ends {
+        received: buffer.state(),
+        sent_bytes: writer.sent_bytes(),
+        listener: accepted.listener.clone(),
+        closer,
+    });
     let connection = Connection {
         shard: shard.clone(),
         connections: connections.clone(),
@@ -150,11 +167,12 @@ pub(super) fn start(shard: &Rc<Shard>, connections: &Rc<Connections>, accepted: 
         )),
         reader,
         writer,
-        buffer: ReceiveBuffer::new(shard.chunks().clone()),
+        buffer,
         registered,
         in_flight: VecDeque::new(),
+        in_flight_bytes: 0,
         answers: Vec::new(),
-        answer_bytes: 0,
+        charge: None,
         unsent: Vec::new(),
         received: clock::monotonic(),
         is_fresh: false,
@@ -175,12 +193,36 @@ impl Connection {
             End::Peer | End::Draining => tracing::debug!(%peer, "connection ended: {end}"),
             End::Io(_) | End::Send(SendError::Peer(_)) => tracing::debug!(%peer, "connection lost: {end}"),
             End::Send(_) => tracing::error!(%peer, "connection closed: {end}"),
-            End::Frame(_) | End::Header(_) | End::Api(_) => tracing::info!(%peer, "connection closed: {end}"),
+            End::Frame(_) | End::Header(_) | End::Api(_) | End::Memory => {
+                self.count(&end);
+                if let Some(swallowed) = self.connections.may_log() {
+                    tracing::info!(%peer, swallowed, "connection closed: {end}");
+                }
+            }
         }
         self.listener.ended.increment();
         self.connections.count_closed(self.registered.entry.closed.get().unwrap_or(end.reason()));
         // What is on its way is written all the same; nobody waits for its answer.
         self.shard.end_turn();
+    }
+
+    /// Counts an end by a limit.
+    fn count(&self, end: &End) {
+        let counters = &self.shard.counters;
+        let counter = match end {
+            End::Frame(FrameError::TooLongForApi { .. }) => &counters.requests_too_long,
+            End::Frame(_) => &counters.frames_refused,
+            End::Header(HeaderError::Malformed(_)) | End::Api(api::CloseReason::Malformed { .. }) => {
+                &counters.requests_malformed
+            }
+            End::Memory => &counters.group_requests_refused,
+            _ => return,
+        };
+        counter.increment();
+    }
+
+    fn enter(&self, phase: Phase) {
+        self.registered.entry.watch.enter(phase, self.now);
     }
 
     async fn serve(&mut self) -> Result<std::convert::Infallible, End> {
@@ -220,18 +262,16 @@ impl Connection {
         self.is_fresh = false;
         let received = self.received;
         let frame_bytes = frame.len();
-        self.registered.entry.busy.set(true);
+        self.enter(Phase::Serving);
         let mut request = match header::parse(&frame)? {
             Request::Known { header, body } if api::may_overlap(header.api) => {
-                while self.in_flight.len() >= PRODUCES_IN_FLIGHT_MAX {
-                    self.shard.end_turn();
-                    self.settle_front().await?;
-                }
+                self.make_room_in_flight(frame_bytes).await?;
                 self.shard.requests.begun(header.api);
                 let log = self.connections.request_log.begin(&header, frame_bytes);
                 let times = Times { api: header.api, received, begun, log };
                 let future = api::produce::begin(&self.client, &header, body).await;
-                self.in_flight.push_back(Pending { future, times });
+                self.in_flight.push_back(Pending { future, times, bytes: frame_bytes });
+                self.in_flight_bytes += frame_bytes;
                 return Ok(());
             }
             request => request,
@@ -245,12 +285,14 @@ impl Connection {
         self.settle_all().await?;
         match request {
             Request::Known { header, body } => {
+                let charge = self.charge_request(header.api.key, frame_bytes).await?;
                 let client = self.client.clone();
                 self.shard.requests.begun(header.api);
                 let log = self.connections.request_log.begin(&header, frame_bytes);
                 let times = Times { api: header.api, received, begun, log };
                 let outcome = self.serve_alone(api::serve(&client, &header, body), header.api).await?;
                 self.take_answer(outcome, times)?;
+                drop(charge);
             }
             Request::UnknownApiVersions { correlation_id } => {
                 if let Some(api) = wire::api::find(ApiKey::ApiVersions as i16) {
@@ -261,10 +303,56 @@ impl Connection {
             }
         }
         // Not yet sent: more answers may join it in this turn.
-        if self.answer_bytes >= ANSWER_BYTES_MAX {
+        if self.charge.as_ref().is_some_and(|charge| charge.bytes() >= ANSWER_BYTES_MAX) {
             self.send_answers().await?;
         }
         Ok(())
+    }
+
+    /// Settles the oldest produce requests until one of `bytes` may be begun beside the others.
+    async fn make_room_in_flight(&mut self, bytes: usize) -> Result<(), End> {
+        let requests_max = self.shard.config().serving_limits.connection_requests_max;
+        if self.in_flight.len() >= requests_max {
+            self.shard.counters.pipelines_full.increment();
+        } else if !self.fits_in_flight(bytes) {
+            self.shard.counters.connections_muted.increment();
+        }
+        while self.in_flight.len() >= requests_max || !self.fits_in_flight(bytes) {
+            self.shard.end_turn();
+            self.settle_front().await?;
+        }
+        Ok(())
+    }
+
+    /// Whether `bytes` more of requests in service are within the connection's budget; one alone always is.
+    fn fits_in_flight(&self, bytes: usize) -> bool {
+        let max = self.shard.config().serving_limits.connection_bytes_max;
+        self.in_flight.is_empty() || (self.in_flight_bytes + bytes) as u64 <= max
+    }
+
+    /// What a request of `length` bytes holds of the shard's memory while it is in service. Waits until there is
+    /// some; meanwhile the connection is not read.
+    async fn charge_request(&mut self, key: ApiKey, length: usize) -> Result<Option<Charge>, End> {
+        let memory = self.connections.memory().clone();
+        if memory.is_used_up() {
+            // This connection's own answers may be what fills it.
+            self.send_answers().await?;
+            drop(memory.take(0).await);
+        }
+        if length <= KEPT_FRAME_BYTES_MAX {
+            return Ok(None);
+        }
+        match key {
+            // Such a one may stay for minutes; with many of them it is answered at once.
+            ApiKey::Fetch => Ok(Some(memory.charge(length))),
+            ApiKey::JoinGroup | ApiKey::SyncGroup if self.shard.is_serve_memory_tight() => Err(End::Memory),
+            ApiKey::JoinGroup | ApiKey::SyncGroup => Ok(Some(memory.charge(length))),
+            _ => {
+                let elements = (length / 2).min(ELEMENTS_MAX);
+                let charge = memory.take(2 * length + elements * ELEMENT_BYTES).await;
+                Ok(Some(charge))
+            }
+        }
     }
 
     /// Runs the handler of a request that nothing may overlap. Meanwhile the next bytes are received once,
@@ -312,18 +400,23 @@ impl Connection {
 
     /// Waits for bytes, or for the oldest answer when there is one to come.
     async fn wait(&mut self) -> Result<(), End> {
-        let entry = &self.registered.entry;
-        entry.busy.set(!self.in_flight.is_empty());
-        entry.last_active.set(self.now);
+        match (self.in_flight.is_empty(), self.buffer.filled().is_empty()) {
+            (true, true) => self.enter(Phase::Idle),
+            (true, false) => self.enter(Phase::Receiving),
+            (false, _) => self.enter(Phase::Serving),
+        }
+        let requests_max = self.shard.config().serving_limits.connection_requests_max;
         if self.in_flight.is_empty() && self.connections.is_draining() {
             return Err(End::Draining);
         }
         let received = if self.in_flight.is_empty() {
             self.reader.receive(&mut self.buffer).await?
-        } else if self.in_flight.len() >= PRODUCES_IN_FLIGHT_MAX {
+        } else if self.in_flight.len() >= requests_max || !self.fits_in_flight(1) {
             return self.settle_front().await;
         } else {
-            let front = std::future::poll_fn(|context| poll_front(&mut self.in_flight, context));
+            let front = std::future::poll_fn(|context| {
+                poll_front(&mut self.in_flight, &mut self.in_flight_bytes, context)
+            });
             let first = match select(front, pin!(self.reader.receive(&mut self.buffer))).await {
                 Either::Left((outcome, _)) => Either::Left(outcome),
                 Either::Right((received, _)) => Either::Right(received?),
@@ -345,6 +438,7 @@ impl Connection {
 
     fn note_received(&mut self, bytes: usize) {
         self.now = clock::monotonic();
+        self.registered.entry.watch.moved(bytes, self.now);
         self.received = self.now;
         self.is_fresh = true;
         self.shard.counters.bytes_in.add(bytes as u64);
@@ -367,7 +461,9 @@ impl Connection {
             return Ok(());
         }
         self.send_answers().await?;
-        let front = std::future::poll_fn(|context| poll_front(&mut self.in_flight, context));
+        let front = std::future::poll_fn(|context| {
+            poll_front(&mut self.in_flight, &mut self.in_flight_bytes, context)
+        });
         let (outcome, times) = front.await;
         self.take_answer(outcome, times)
     }
@@ -376,7 +472,7 @@ impl Connection {
     fn take_ready_answers(&mut self) -> Result<(), End> {
         let mut context = Context::from_waker(std::task::Waker::noop());
         while !self.in_flight.is_empty() {
-            match poll_front(&mut self.in_flight, &mut context) {
+            match poll_front(&mut self.in_flight, &mut self.in_flight_bytes, &mut context) {
                 Poll::Ready((outcome, times)) => self.take_answer(outcome, times)?,
                 Poll::Pending => break,
             }
@@ -412,7 +508,11 @@ impl Connection {
     }
 
     fn push_answer(&mut self, pieces: Vec<Piece>) {
-        self.answer_bytes += pieces.iter().map(Piece::len).sum::<usize>();
+        let bytes = pieces.iter().map(send::memory_bytes).sum::<usize>();
+        match &mut self.charge {
+            Some(charge) => charge.add(bytes),
+            None => self.charge = Some(self.connections.memory().charge(bytes)),
+        }
         self.answers.extend(pieces);
     }
 
@@ -420,18 +520,22 @@ impl Connection {
         if self.answers.is_empty() {
             return Ok(());
         }
-        self.answer_bytes = 0;
+        let charge = self.charge.take();
         let entry = self.registered.entry.clone();
-        entry.last_active.set(self.now);
-        entry.sending.set(true);
+        entry.answer_bytes.set(charge.as_ref().map_or(0, Charge::bytes));
+        let before = entry.watch.phase();
+        self.enter(Phase::Sending);
         let (listener, answers) = (&self.listener, &mut self.answers);
-        let sent = send::send(&self.shard, listener, &mut self.writer, answers, &entry.last_active).await;
+        let sent =
+            send::send(&self.shard, listener, &mut self.writer, answers, entry.watch.last_active()).await;
+        entry.answer_bytes.set(0);
+        drop(charge);
         if let Err(SendError::File { directory, error }) = &sent {
             self.shard.note_send_error(*directory, error);
         }
         sent?;
-        entry.sending.set(false);
         self.now = clock::monotonic();
+        self.enter(before);
         let now = self.now;
         let mut unsent = std::mem::take(&mut self.unsent);
         unsent.drain(..).for_each(|request| self.finish(request, now));
@@ -457,11 +561,18 @@ impl Connection {
 }
 
 /// Polls the oldest answer; removes it when it is there. The queue must not be empty.
-fn poll_front(in_flight: &mut VecDeque<Pending>, context: &mut Context<'_>) -> Poll<(Outcome, Times)> {
+fn poll_front(
+    in_flight: &mut VecDeque<Pending>,
+    in_flight_bytes: &mut usize,
+    context: &mut Context<'_>,
+) -> Poll<(Outcome, Times)> {
     let Some(front) = in_flight.front_mut() else { return Poll::Pending };
     match front.future.as_mut().poll(context) {
         Poll::Ready(outcome) => match in_flight.pop_front() {
-            Some(Pending { times, .. }) => Poll::Ready((outcome, times)),
+            Some(Pending { times, bytes, .. }) => {
+                *in_flight_bytes -= bytes;
+                Poll::Ready((outcome, times))
+            }
             None => unreachable!("it was polled three lines above"),
         },
         Poll::Pending => Poll::Pending,

@@ -27,6 +27,8 @@ pub enum Closed {
     Lost,
     /// Nothing was asked, or an answer not taken, for `connections.max.idle.ms`.
     Idle,
+    /// A limit on a peer's time or on memory: `kuring_limit_hits_total` says which.
+    Limit,
     /// The peer sent what is no request, or one that is not served.
     Invalid,
     /// A request ended it: an append with acks=0 failed.
@@ -38,10 +40,11 @@ pub enum Closed {
 }
 
 impl Closed {
-    pub const ALL: [Closed; 7] = [
+    pub const ALL: [Closed; 8] = [
         Closed::Peer,
         Closed::Lost,
         Closed::Idle,
+        Closed::Limit,
         Closed::Invalid,
         Closed::Request,
         Closed::LogFile,
@@ -54,6 +57,7 @@ impl Closed {
             Closed::Peer => "peer",
             Closed::Lost => "lost",
             Closed::Idle => "idle",
+            Closed::Limit => "limit",
             Closed::Invalid => "invalid_request",
             Closed::Request => "failed_request",
             Closed::LogFile => "log_file",

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use slab::Slab;
@@ -10,6 +11,7 @@ use crate::api::{FetchSessions, SessionCache};
 use crate::base::Counter;
 use crate::base::clock::{self, Monotonic};
 use crate::config::ListenerName;
+use crate::io::chunk::ReceiveState;
 use crate::io::net::SocketCloser;
 use crate::io::runtime::{Mailbox, Queue, spawn};
 use crate::shard::Shard;
@@ -17,16 +19,18 @@ use crate::shard::Shard;
 use super::accept::Accepted;
 use super::connection;
 use super::figures::{Closed, ConnectionFigures, ListenerCounters};
+use super::memory::ServeMemory;
+use super::quiet::Quiet;
 use super::request_log::RequestLog;
-
-/// How often idle connections are looked for, at most.
-const IDLE_SWEEP_EVERY: Duration = Duration::from_secs(5);
+use super::watch::{self, Phase, Verdict, Watch};
 
 /// All connections of a shard.
 pub struct Connections {
     list: RefCell<Slab<Rc<Entry>>>,
     draining: Cell<bool>,
     sessions: FetchSessions,
+    memory: ServeMemory,
+    quiet: RefCell<Quiet>,
     /// In the order of the configured listeners.
     listeners: Vec<(ListenerName, Rc<ListenerCounters>)>,
     closed: [Counter; Closed::ALL.len()],
@@ -35,23 +39,25 @@ pub struct Connections {
 
 /// What others see of a connection.
 pub(super) struct Entry {
-    pub(super) last_active: Cell<Monotonic>,
-    /// A request is being served.
-    pub(super) busy: Cell<bool>,
-    /// An answer is on its way: a peer that does not take it is as idle as one that asks nothing.
-    pub(super) sending: Cell<bool>,
+    pub(super) watch: Watch,
+    /// Bytes of answers that it holds until the peer has taken them.
+    pub(super) answer_bytes: Cell<usize>,
+    received: Rc<ReceiveState>,
+    sent_bytes: Rc<Cell<u64>>,
+    /// Of `sent_bytes`, what the watch has been told.
+    seen_bytes: Cell<u64>,
+    listener: ListenerName,
     /// This broker has closed it, and why.
     pub(super) closed: Cell<Option<Closed>>,
     closer: SocketCloser,
 }
 
-impl Entry {
-    fn close(&self, why: Closed) {
-        if self.closed.get().is_none() {
-            self.closed.set(Some(why));
-        }
-        self.closer.close();
-    }
+/// A connection's ends, for those who watch it.
+pub(super) struct Ends {
+    pub(super) received: Rc<ReceiveState>,
+    pub(super) sent_bytes: Rc<Cell<u64>>,
+    pub(super) listener: ListenerName,
+    pub(super) closer: SocketCloser,
 }
 
 /// Takes a connection off the list when its task ends, however it ends.
@@ -67,6 +73,32 @@ impl Drop for Registered {
     }
 }
 
+impl Entry {
+    fn close(&self, why: Closed) {
+        if self.closed.get().is_none() {
+            self.closed.set(Some(why));
+        }
+        self.closer.close();
+    }
+
+    /// Whether a request is being served or answered.
+    fn is_busy(&self) -> bool {
+        matches!(self.watch.phase(), Phase::Serving | Phase::Sending)
+    }
+
+    /// Tells the watch what has happened since the last time.
+    fn look(&self, now: Monotonic) {
+        let sent = self.sent_bytes.get();
+        let more = sent - self.seen_bytes.replace(sent);
+        if more > 0 {
+            self.watch.moved(more as usize, now);
+        }
+        if self.received.waits() {
+            self.watch.excuse(now);
+        }
+    }
+}
+
 impl Connections {
     /// Starts to serve what the listeners hand to this shard.
     pub fn start(shard: &Rc<Shard>, mut accepted: Mailbox<Accepted>) -> Rc<Self> {
@@ -75,6 +107,8 @@ impl Connections {
             list: RefCell::default(),
             draining: Cell::new(false),
             sessions: SessionCache::new(slots.max(1)),
+            memory: ServeMemory::of(shard.serve_memory()),
+            quiet: RefCell::default(),
             listeners: shard
                 .config()
                 .listeners
@@ -89,29 +123,42 @@ impl Connections {
             let mut batch = Vec::new();
             while accepted.drain_into(&mut batch).await > 0 {
                 for accepted in batch.drain(..) {
-                    if !taker.draining.get() {
-                        connection::start(&owner, &taker, accepted);
+                    if taker.draining.get() {
+                        continue;
                     }
+                    if accepted.pass.displaces() {
+                        taker.close_least_recently_used(&accepted.listener);
+                    }
+                    connection::start(&owner, &taker, accepted);
                 }
             }
         })
         .detach();
-        if let Some(idle_ms) = shard.config().connections_idle_ms_max {
-            let idle = Duration::from_millis(idle_ms);
+        if let Some(every) = watch::sweep_every(&shard.config().serving_limits) {
             let (list, owner) = (connections.clone(), shard.clone());
-            spawn(Queue::Back, "idle connections", async move {
+            spawn(Queue::Back, "connection times", async move {
                 loop {
-                    owner.sleep_in_background(idle.min(IDLE_SWEEP_EVERY)).await;
-                    list.close_idle(idle);
+                    owner.sleep_in_background(every).await;
+                    list.close_late(&owner);
                 }
             })
             .detach();
         }
+        start_relief(&connections, shard);
         connections
     }
 
     pub(super) fn sessions(&self) -> &FetchSessions {
         &self.sessions
+    }
+
+    pub(super) fn memory(&self) -> &ServeMemory {
+        &self.memory
+    }
+
+    /// Whether a line that a peer causes may be logged, and how many were not since the last.
+    pub(super) fn may_log(&self) -> Option<u64> {
+        self.quiet.borrow_mut().allows(clock::monotonic())
     }
 
     /// The counters of a listener.
@@ -143,11 +190,15 @@ impl Connections {
         self.len() == 0
     }
 
-    pub(super) fn register(self: &Rc<Self>, closer: SocketCloser) -> Registered {
+    pub(super) fn register(self: &Rc<Self>, ends: Ends) -> Registered {
+        let Ends { received, sent_bytes, listener, closer } = ends;
         let entry = Rc::new(Entry {
-            last_active: Cell::new(clock::monotonic()),
-            busy: Cell::new(false),
-            sending: Cell::new(false),
+            watch: Watch::new(clock::monotonic()),
+            answer_bytes: Cell::new(0),
+            received,
+            sent_bytes,
+            seen_bytes: Cell::new(0),
+            listener,
             closed: Cell::new(None),
             closer,
         });
@@ -163,7 +214,7 @@ impl Connections {
     pub fn drain(&self) {
         self.draining.set(true);
         for (_, entry) in &*self.list.borrow() {
-            if !entry.busy.get() {
+            if !entry.is_busy() {
                 entry.close(Closed::Stopping);
             }
         }
@@ -176,13 +227,80 @@ impl Connections {
         }
     }
 
-    fn close_idle(&self, idle: Duration) {
+    /// Closes the connections whose time is up, silently, as Kafka does.
+    fn close_late(&self, shard: &Shard) {
         let now = clock::monotonic();
+        let counters = &shard.counters;
         for (_, entry) in &*self.list.borrow() {
-            let may_be_idle = !entry.busy.get() || entry.sending.get();
-            if may_be_idle && now.since(entry.last_active.get()) >= idle {
-                entry.close(Closed::Idle);
-            }
+            entry.look(now);
+            let Some(verdict) = entry.watch.verdict(&shard.config().serving_limits, now) else { continue };
+            let (counter, why) = match verdict {
+                Verdict::Idle => (&counters.idle_connections, Closed::Idle),
+                Verdict::NoFirstRequest => (&counters.late_first_requests, Closed::Limit),
+                Verdict::SlowRequest => (&counters.requests_too_slow, Closed::Limit),
+                Verdict::SlowResponse => (&counters.responses_too_slow, Closed::Limit),
+            };
+            counter.increment();
+            entry.close(why);
         }
     }
+
+    fn close_least_recently_used(&self, spared: &ListenerName) {
+        let list = self.list.borrow();
+        let others = list.iter().map(|(_, entry)| entry).filter(|entry| entry.listener != *spared);
+        if let Some(entry) = others.min_by_key(|entry| entry.watch.last_active().get()) {
+            entry.close(Closed::Limit);
+        }
+    }
+
+    /// Takes memory from those who hold it and do not move, the longest first, until what others wait for is free.
+    fn relieve(&self, shard: &Shard) {
+        let now = clock::monotonic();
+        let limits = &shard.config().serving_limits;
+        let mut wanted_bytes = shard.chunks().wanted_bytes();
+        let answers_wanted = shard.serve_memory().somebody_waits();
+        let list = self.list.borrow();
+        let mut stalled: Vec<&Rc<Entry>> = Vec::new();
+        for (_, entry) in &*list {
+            entry.look(now);
+            let holds = match entry.watch.phase() {
+                Phase::Idle | Phase::Receiving => wanted_bytes > 0 && entry.received.held_bytes() > 0,
+                Phase::Sending => answers_wanted && entry.answer_bytes.get() > 0,
+                Phase::Serving => false,
+            };
+            if holds && !entry.received.waits() && entry.watch.has_stalled(limits, now) {
+                stalled.push(entry);
+            }
+        }
+        stalled.sort_by_key(|entry| entry.watch.stall_since());
+        for entry in stalled {
+            if entry.watch.phase() != Phase::Sending {
+                if wanted_bytes == 0 {
+                    continue;
+                }
+                wanted_bytes = wanted_bytes.saturating_sub(entry.received.held_bytes());
+            }
+            shard.counters.stalled_connections.increment();
+            entry.close(Closed::Limit);
+        }
+    }
+}
+
+/// Starts the task that looks for stalled connections as long as others wait for memory.
+fn start_relief(connections: &Rc<Connections>, shard: &Rc<Shard>) {
+    let (connections, shard) = (connections.clone(), shard.clone());
+    let every = (shard.config().serving_limits.stall_time_max / 4).max(Duration::from_millis(1));
+    spawn(Queue::Control, "memory relief", async move {
+        loop {
+            std::future::poll_fn(|context| {
+                let receives = shard.chunks().poll_pressure(context);
+                let answers = shard.serve_memory().poll_pressure(context);
+                if receives.is_ready() || answers.is_ready() { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+            shard.sleep(every).await;
+            connections.relieve(&shard);
+        }
+    })
+    .detach();
 }

@@ -46,6 +46,15 @@ pub(super) enum SendError {
     EndedShort { missing: u64 },
 }
 
+/// What a piece holds in memory until the peer has taken it.
+pub(super) fn memory_bytes(piece: &Piece) -> usize {
+    match piece {
+        Piece::Bytes(bytes) => bytes.len(),
+        Piece::File(range) if range.length < SENDFILE_BYTES_MIN => range.length as usize,
+        Piece::File(_) => 0,
+    }
+}
+
 /// Sends `pieces` in order, all of them; `last_active` follows what the peer takes.
 pub(super) async fn send(
     shard: &Rc<Shard>,
@@ -56,10 +65,12 @@ pub(super) async fn send(
 ) -> Result<(), SendError> {
     let mut waiting: Vec<Bytes> = Vec::with_capacity(pieces.len());
     let mut read_bytes = 0;
+    // What is read is held until the peer has taken it; the system call costs more, and nothing else.
+    let sendfile_bytes_min = if shard.is_serve_memory_tight() { 0 } else { SENDFILE_BYTES_MIN };
     for piece in pieces.drain(..) {
         match piece {
             Piece::Bytes(bytes) => waiting.push(bytes),
-            Piece::File(range) if range.length < SENDFILE_BYTES_MIN => {
+            Piece::File(range) if range.length < sendfile_bytes_min => {
                 read_bytes += range.length as usize;
                 waiting.push(read_small(shard, range).await?);
             }

@@ -125,7 +125,7 @@ impl<F: Files, T> Partition<F, T> {
                     &self.config,
                     queued.append.produce_version,
                     now.wall,
-                    Limits::default(),
+                    Limits::of(&self.config),
                 ),
             };
             let mut validation = match begun {

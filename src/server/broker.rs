@@ -96,6 +96,7 @@ pub(super) fn run(config: BrokerConfig) -> Result<(), StartError> {
         settings.config.connection_limits.clone(),
         shards,
         settings.config.connection_shards.as_deref(),
+        (settings.config.listeners.len() > 1).then(|| settings.config.inter_broker_listener.clone()),
     );
     gate.keep_to_descriptors(open_files.connections);
     let mut threads = Vec::new();
@@ -288,6 +289,7 @@ impl Leader {
         }
         self.admin.set_phase(Phase::Stopping);
         groups.stop();
+        gate.close();
         self.stop(&shard, &connections, &quorum, listening, epoch).await;
         tracing::info!("stopped");
         Ok(())

@@ -17,6 +17,7 @@ use crate::config::Durability;
 use crate::partition::{Acks, AppendFailure, Committed, QueuedAppend, Turn};
 use crate::timer::TimerKey;
 use crate::wire::ErrorCode;
+use crate::wire::validate::BatchBound;
 
 /// Bytes that one turn looks at, decompressed ones counted as such, before the shard's other tasks get
 /// theirs. A plain batch is looked at twice: for its checksum, and for its records.
@@ -184,6 +185,15 @@ impl Shard {
     }
 
     fn finish_append(self: &Rc<Self>, done: Committed<AppendToken>) {
+        if let Err(AppendFailure::Records(error)) = &done.result {
+            match error.bound {
+                Some(BatchBound::Decompression) => {
+                    self.counters.batches_too_large_decompressed.increment();
+                }
+                Some(BatchBound::Records) => self.counters.batches_with_too_many_records.increment(),
+                None => {}
+            }
+        }
         let in_flight = done.token.request;
         let answer = done.result.map(|appended| AppendAnswer {
             base_offset: appended.first,

@@ -54,7 +54,8 @@ impl Shard {
         }
         match request.wait {
             Some(wait) if planned.bytes < wait.bytes_min && !planned.urgent && !self.stopping.get() => {
-                let mut parked = Parked::new(reply_to, request, wait.bytes_min, planned.starts, clock::monotonic());
+                let mut parked =
+                    Parked::new(reply_to, request, wait.bytes_min, planned.starts, clock::monotonic());
                 // A plan ends with its segment: what lies in the next one is there and need not be waited for
                 // (`DelayedFetch.tryComplete`).
                 if self.has_enough(&mut parked, planned.bytes > 0) {

@@ -47,8 +47,10 @@ pub struct Figures {
     pub receive_idle_bytes: usize,
     pub receive_muted: u64,
     /// Of the peer with the fewest.
-    pub mesh_credits: u32,
+    pub mesh_credits: usize,
     pub mesh_credit_waits: u64,
+    pub serve_bytes: usize,
+    pub serve_waits: u64,
     pub mesh_calls: usize,
 }
 
@@ -110,7 +112,9 @@ impl Shard {
             receive_idle_bytes: self.chunks.idle_bytes(),
             receive_muted: self.chunks.muted(),
             mesh_credits,
-            mesh_credit_waits: self.mesh.credit_waits.get(),
+            mesh_credit_waits: self.mesh.credit_waits(),
+            serve_bytes: self.serve_memory.in_use(),
+            serve_waits: self.serve_memory.waits(),
             mesh_calls,
         };
         debug_assert_eq!(figures.counters.len(), Counters::EXPORTS.len());

@@ -146,9 +146,12 @@ impl Mesh {
 
     /// Of the peer with the fewest: how many more requests it may be sent now. Calls that wait for an answer, own
     /// ones included.
-    pub(super) fn load(&self) -> (u32, usize) {
+    pub(super) fn load(&self) -> (usize, usize) {
         let others = self.peers.iter().enumerate().filter(|(index, _)| *index != self.me.index());
-        let credits = others.map(|(_, peer)| peer.credits.get()).min().unwrap_or(CREDITS_PER_PEER);
+        let credits = others
+            .map(|(_, peer)| CREDITS_PER_PEER.saturating_sub(peer.credits.in_use()))
+            .min()
+            .unwrap_or(CREDITS_PER_PEER);
         (credits, self.calls.borrow().len())
     }
 

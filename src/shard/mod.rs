@@ -44,7 +44,7 @@ pub use space::Space;
 
 use self::messages::{ControlRequest, Reply, Request};
 use self::replica::Replica;
-use crate::base::{BrokerId, Counter, Histogram, Offset, ShardId};
+use crate::base::{BrokerId, Budget, Counter, Histogram, Offset, ShardId};
 use crate::config::BrokerConfig;
 use crate::io::chunk::ChunkPool;
 use crate::io::runtime::Notify;
@@ -83,6 +83,32 @@ crate::counters! {
         pub slow_requests: total "kuring_slow_requests_total",
         /// Produce requests whose acknowledgement did not come in their time.
         pub append_timeouts: total "kuring_append_timeouts_total",
+        /// A connection was silent for connections.max.idle.ms.
+        pub idle_connections: limit "idle_connections",
+        /// A connection brought no first request in kuring.connection.first.request.ms.
+        pub late_first_requests: limit "first_requests",
+        /// A request did not come to its end in kuring.connection.request.ms.
+        pub requests_too_slow: limit "slow_requests",
+        /// An answer was not taken in kuring.connection.response.ms.
+        pub responses_too_slow: limit "slow_responses",
+        /// A connection did not move for kuring.memory.stall.ms while others waited for the memory that it held.
+        pub stalled_connections: limit "stalled_connections",
+        /// The length of a request was none, or above socket.request.max.bytes.
+        pub frames_refused: limit "request_bytes",
+        /// A request was longer than its API ever needs.
+        pub requests_too_long: limit "request_bytes_of_api",
+        /// A request had counts or lengths beyond what was there or may be.
+        pub requests_malformed: limit "request_elements",
+        /// A produce request waited because its connection had kuring.connection.requests.max in service.
+        pub pipelines_full: limit "connection_requests",
+        /// A connection was not read because it held kuring.memory.connection.bytes of requests in service.
+        pub connections_muted: limit "connection_memory",
+        /// A long group request came while half of kuring.memory.serve.bytes was held.
+        pub group_requests_refused: limit "group_request_memory",
+        /// A batch decompressed to more than kuring.decompression.bytes.max or kuring.decompression.ratio.max allow.
+        pub batches_too_large_decompressed: limit "decompressed_bytes",
+        /// A batch had more records than kuring.batch.records.max.
+        pub batches_with_too_many_records: limit "batch_records",
     }
 }
 
@@ -125,6 +151,8 @@ pub struct Shard {
     continue_turns: Notify,
     control: OnceCell<Rc<dyn Control>>,
     chunks: ChunkPool,
+    /// Decoded requests and answers that their peers have not taken, bytes.
+    serve_memory: Rc<Budget>,
     stopping: Cell<bool>,
     /// Bytes appended and not yet under a flush, all replicas together.
     unflushed_bytes: Cell<u64>,
@@ -143,7 +171,10 @@ impl Shard {
     pub fn start(lanes: Lanes, settings: Settings) -> Rc<Self> {
         let id = lanes.me;
         let (mesh, requests, replies) = mesh::Mesh::new(lanes);
-        let chunks = ChunkPool::new(settings.config.receive_bytes_max as usize);
+        let receive_bytes = settings.config.serving_limits.receive_bytes(mesh.shards());
+        let chunks = ChunkPool::new(usize::try_from(receive_bytes).unwrap_or(usize::MAX));
+        let serve_bytes = settings.config.serving_limits.serve_bytes_max;
+        let serve_memory = Rc::new(Budget::new(usize::try_from(serve_bytes).unwrap_or(usize::MAX)));
         let shard = Rc::new(Self {
             id,
             settings,
@@ -157,6 +188,7 @@ impl Shard {
             continue_turns: Notify::new(),
             control: OnceCell::new(),
             chunks,
+            serve_memory,
             stopping: Cell::new(false),
             unflushed_bytes: Cell::new(0),
             unflushed: RefCell::default(),
@@ -199,6 +231,15 @@ impl Shard {
 
     pub fn chunks(&self) -> &ChunkPool {
         &self.chunks
+    }
+
+    pub fn serve_memory(&self) -> &Rc<Budget> {
+        &self.serve_memory
+    }
+
+    /// Over half of [`Shard::serve_memory`] is held: what may stay for long should not.
+    pub fn is_serve_memory_tight(&self) -> bool {
+        self.serve_memory.in_use() > self.serve_memory.max() / 2
     }
 
     /// The broker is on its way down.

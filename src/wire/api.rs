@@ -115,6 +115,24 @@ impl Api {
         }
     }
 
+    /// The longest request that is read, header and all, where that is less than `socket.request.max.bytes`.
+    pub fn request_bytes_max(&self) -> usize {
+        match self.key {
+            ApiKey::Produce => usize::MAX,
+            // A hundred times what the largest clusters need.
+            ApiKey::Fetch | ApiKey::OffsetCommit | ApiKey::OffsetFetch | ApiKey::SyncGroup => 16 << 20,
+            // A few names of 32 KiB each, which is what a string may have, and a client id of the same length.
+            ApiKey::ApiVersions
+            | ApiKey::Heartbeat
+            | ApiKey::InitProducerId
+            | ApiKey::ListGroups
+            | ApiKey::DescribeCluster
+            | ApiKey::ListConfigResources => 128 << 10,
+            // Lists of names or partitions.
+            _ => 8 << 20,
+        }
+    }
+
     /// The version of the request header: 2 has tagged fields.
     pub fn request_header_version(&self, version: i16) -> i16 {
         if version >= self.flexible { 2 } else { 1 }

@@ -3,6 +3,8 @@
 //! A pure function over what has arrived. The caller slices whole frames out of its chunk, carries the
 //! partial tail to the next chunk and borrows a larger chunk when a frame needs one.
 
+use super::api::{self, Api};
+
 /// Length of the size prefix, bytes.
 pub const PREFIX_LEN: usize = 4;
 
@@ -28,6 +30,8 @@ pub enum FrameError {
     TooShort { len: i32 },
     #[error("frame length {len} exceeds the {len_max} bytes of socket.request.max.bytes")]
     TooLong { len: usize, len_max: usize },
+    #[error("frame length {len} exceeds the {} bytes that {} ever needs", .api.request_bytes_max(), .api.name)]
+    TooLongForApi { len: usize, api: &'static Api },
 }
 
 /// Looks at the start of `buffer`. `len_max` is `socket.request.max.bytes`, which bounds what follows the
@@ -45,6 +49,13 @@ pub fn next(buffer: &[u8], len_max: usize) -> FrameStep {
     }
     if len > len_max {
         return FrameStep::Invalid(FrameError::TooLong { len, len_max });
+    }
+    // Known long before the rest has come.
+    if let Some(key) = buffer[PREFIX_LEN..].first_chunk::<2>()
+        && let Some(api) = api::find(i16::from_be_bytes(*key))
+        && len > api.request_bytes_max()
+    {
+        return FrameStep::Invalid(FrameError::TooLongForApi { len, api });
     }
     if buffer.len() - PREFIX_LEN < len {
         return FrameStep::NeedMore { total: PREFIX_LEN + len };
@@ -69,6 +80,15 @@ mod tests {
         assert_eq!(next(&[0, 0, 0], 100), FrameStep::NeedMore { total: 4 });
         assert_eq!(next(&[0, 0, 0, 50], 100), FrameStep::NeedMore { total: 54 });
         assert_eq!(next(&[0, 0, 0, 8, 1, 2, 3, 4, 5, 6, 7], 100), FrameStep::NeedMore { total: 12 });
+    }
+
+    #[test]
+    fn a_request_longer_than_its_api_needs_is_refused_as_soon_as_its_key_is_there() {
+        let heartbeat = [0, 8, 0, 0, 0, 12];
+        assert!(matches!(next(&heartbeat, 100 << 20), FrameStep::Invalid(FrameError::TooLongForApi { .. })));
+        assert_eq!(next(&heartbeat[..5], 100 << 20), FrameStep::NeedMore { total: (8 << 16) + 4 });
+        let produce = [0, 8, 0, 0, 0, 0];
+        assert_eq!(next(&produce, 100 << 20), FrameStep::NeedMore { total: (8 << 16) + 4 });
     }
 
     #[test]

@@ -5,8 +5,9 @@ use bytes::Bytes;
 
 use crate::base::TopicId;
 
-/// Topics and partitions that one Produce or Fetch request may name, so that no request holds its shard for
-/// long. Ten times what a client of the largest clusters asks for.
+/// Topics and partitions that one Produce or Fetch request may name, and array elements and tagged fields of any
+/// other, all arrays together, so that no request holds its shard for long: each becomes up to some hundred bytes
+/// in memory, whatever it takes on the wire. Ten times what a client of the largest clusters asks for.
 pub const ELEMENTS_MAX: usize = 200_000;
 
 /// Why bytes are not the message they should be. The connection they came from is closed.

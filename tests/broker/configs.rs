@@ -1,6 +1,8 @@
 //! The broker's own settings: those that change while it runs and have their effect at once, and those that keep it
 //! from starting.
 
+use std::time::Duration;
+
 use kafka_protocol::messages::incremental_alter_configs_request::{AlterConfigsResource, AlterableConfig};
 use kafka_protocol::messages::{ApiVersionsRequest, IncrementalAlterConfigsRequest};
 use kafka_protocol::protocol::StrBytes;
@@ -63,10 +65,6 @@ fn a_default_of_topics_changes_under_a_topic_that_is_there() {
 
 #[test]
 fn a_limit_of_connections_holds_for_those_to_come() {
-    if Broker::is_kafka() {
-        // There max.connections makes the next one wait.
-        return;
-    }
     let broker = Broker::start();
     let mut kept: Vec<Raw> = (0..3).map(|_| Raw::connect(&broker)).collect();
     let works = |raw: &mut Raw| {
@@ -74,12 +72,19 @@ fn a_limit_of_connections_holds_for_those_to_come() {
         matches!(raw.answer(PATIENCE), Answer::Frame(_))
     };
     assert!(kept.iter_mut().all(works));
-    for name in ["max.connections.per.ip", "max.connections"] {
-        assert_eq!(set(&mut kept[0], "1", name, Some("3")), 0);
-        assert!(!works(&mut Raw::connect(&broker)), "{name}");
+    assert_eq!(set(&mut kept[0], "1", "max.connections.per.ip", Some("3")), 0);
+    assert!(!works(&mut Raw::connect(&broker)));
+    assert!(kept.iter_mut().all(works), "those that are there stay");
+    assert_eq!(set(&mut kept[0], "1", "max.connections.per.ip", None), 0);
+    assert!(works(&mut Raw::connect(&broker)));
+    for name in ["max.connections", "listener.name.plaintext.max.connections"] {
+        assert_eq!(set(&mut kept[0], "1", name, Some("3")), 0, "{name}");
+        let mut waiting = Raw::connect(&broker);
+        waiting.send(0, &ApiVersionsRequest::default());
+        assert_eq!(waiting.answer(Duration::from_millis(200)), Answer::Silence, "{name}");
         assert!(kept.iter_mut().all(works), "{name}: those that are there stay");
         assert_eq!(set(&mut kept[0], "1", name, None), 0);
-        assert!(works(&mut Raw::connect(&broker)), "{name}");
+        assert!(matches!(waiting.answer(PATIENCE), Answer::Frame(_)), "{name}");
     }
     assert_eq!(set(&mut kept[0], "1", "max.connections.per.ip.overrides", Some("127.0.0.1:3")), 0);
     assert!(!works(&mut Raw::connect(&broker)));

@@ -11,6 +11,7 @@ mod fetch;
 mod group_rules;
 mod groups;
 mod harness;
+mod limits;
 mod off_owner;
 mod offsets;
 mod produce;

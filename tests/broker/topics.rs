@@ -262,7 +262,11 @@ fn records_below_an_offset_are_deleted_on_request() {
 fn old_segments_go_by_size_and_the_newest_stays() {
     let broker = Broker::with(
         2,
-        &[("log.retention.check.interval.ms", "200"), ("log.segment.delete.delay.ms", "100")],
+        &[
+            ("log.initial.task.delay.ms", "0"),
+            ("log.retention.check.interval.ms", "200"),
+            ("log.segment.delete.delay.ms", "100"),
+        ],
     );
     let client = Client::of(&broker);
     // Kafka 4 takes no segment.bytes below 1 MiB.

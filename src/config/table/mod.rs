@@ -2,6 +2,7 @@
 //! defaults and ranges (Apache Kafka 4.4), and kuring's own with the prefix `kuring.`. What is not
 //! here kuring does not have; see `absent` for what becomes of such a property.
 
+mod limits;
 mod log;
 mod server;
 pub(super) mod topic;
@@ -9,6 +10,7 @@ pub(super) mod topic;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
+use super::ListenerName;
 use super::define::{Definition, Importance, Kind, Update, Valid, Value};
 
 pub(super) const CODECS: &[&str] = &["uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"];
@@ -17,7 +19,17 @@ pub(super) const TIMESTAMP_TYPES: &[&str] = &["CreateTime", "LogAppendTime"];
 
 /// Every broker property that kuring has.
 pub fn broker_properties() -> impl Iterator<Item = &'static Definition> {
-    server::SERVER.iter().chain(log::LOG)
+    server::SERVER.iter().chain(limits::LIMITS).chain(log::LOG)
+}
+
+/// The properties that may be set for one listener, as `listener.name.NAME.PROPERTY`.
+const OF_LISTENERS: &[&str] = &["max.connections", "max.connection.creation.rate"];
+
+/// The listener and the definition of a property of one listener, if kuring has it.
+pub fn find_of_listener(name: &str) -> Option<(ListenerName, &'static Definition)> {
+    let (listener, property) = name.strip_prefix("listener.name.")?.split_once('.')?;
+    let is_known = !listener.is_empty() && OF_LISTENERS.contains(&property);
+    is_known.then(|| find(property)).flatten().map(|definition| (ListenerName::new(listener), definition))
 }
 
 /// The definition of a broker property, if kuring has it.

@@ -169,7 +169,9 @@ pub(super) static SERVER: &[Definition] = &[
         Some("2147483647"),
         AtLeast(0),
         Medium,
-        "The most connections of the broker; one above it is closed at once.",
+        "The most connections of the broker, or of one listener as listener.name.NAME.max.connections; one above \
+         it waits to be accepted. On the inter-broker listener it is accepted, and the least recently used of \
+         another listener is closed.",
     )
     .dynamic(),
     p(
@@ -196,7 +198,8 @@ pub(super) static SERVER: &[Definition] = &[
         Some("2147483647"),
         AtLeast(0),
         Medium,
-        "How many connections per second the broker accepts; more of them wait.",
+        "How many connections per second the broker accepts, or one listener as \
+         listener.name.NAME.max.connection.creation.rate; more of them wait.",
     )
     .dynamic(),
     p(
@@ -206,6 +209,15 @@ pub(super) static SERVER: &[Definition] = &[
         Any,
         Medium,
         "A connection that is silent for so long is closed; -1 never.",
+    ),
+    p(
+        "queued.max.request.bytes",
+        Long,
+        Some("-1"),
+        Any,
+        Medium,
+        "How many bytes of received requests all shards together hold before they stop reading; -1 leaves it to \
+         kuring.memory.receive.bytes alone.",
     ),
     p(
         "fetch.max.bytes",
@@ -491,13 +503,5 @@ pub(super) static SERVER: &[Definition] = &[
         Between(1, 100),
         Low,
         "The share of a core that each thread of the cleaner takes at most.",
-    ),
-    p(
-        "kuring.memory.receive.bytes",
-        Long,
-        Some("134217728"),
-        AtLeast(4 << 20),
-        Medium,
-        "How many bytes of received requests a shard holds before it stops reading.",
     ),
 ];

@@ -1,12 +1,14 @@
 //! The receive buffer of one connection.
 
+use std::cell::Cell;
 use std::io;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 
-use super::{CLASS_BYTES, Chunk, ChunkPool, Ticket};
+use super::{CLASS_BYTES, Chunk, ChunkPool, Ticket, Wish};
 
 /// Frames up to this size are copied out: as cheap as a slice, and a small request that waits long (a fetch,
 /// a join) does not hold a chunk.
@@ -15,6 +17,8 @@ const COPIED_BYTES_MAX: usize = 4096;
 const SET_ASIDE_BYTES_MAX: usize = 1024;
 /// A frame up to this gets its memory when its length is known; a longer one as its bytes come.
 const TRUSTED_BYTES_MAX: usize = 1 << 20;
+/// The same while memory is tight.
+const TRUSTED_WHEN_TIGHT_BYTES_MAX: usize = 64 << 10;
 /// A long frame's next chunk is so many times what has come of it: a third of it is copied at most.
 const GROWTH: usize = 4;
 /// After so many small receives in a row a connection goes down to smaller chunks.
@@ -37,6 +41,28 @@ pub struct ReceiveBuffer {
     class: usize,
     small_receives: u8,
     ticket: Option<Ticket>,
+    /// Memory is tight: no more is received than can be put aside, until the frame's length is known.
+    sparing: bool,
+    state: Rc<ReceiveState>,
+}
+
+/// What others on the shard see of a buffer.
+#[derive(Default, Debug)]
+pub struct ReceiveState {
+    waits: Cell<bool>,
+    held_bytes: Cell<usize>,
+}
+
+impl ReceiveState {
+    /// It waits for the budget.
+    pub fn waits(&self) -> bool {
+        self.waits.get()
+    }
+
+    /// The chunk that it holds.
+    pub fn held_bytes(&self) -> usize {
+        self.held_bytes.get()
+    }
 }
 
 impl ReceiveBuffer {
@@ -52,7 +78,14 @@ impl ReceiveBuffer {
             class: 0,
             small_receives: 0,
             ticket: None,
+            sparing: false,
+            state: Rc::default(),
         }
+    }
+
+    /// What others may watch.
+    pub fn state(&self) -> Rc<ReceiveState> {
+        self.state.clone()
     }
 
     /// Received and not yet taken.
@@ -126,7 +159,7 @@ impl ReceiveBuffer {
                 // All slices are gone: from the beginning.
                 (self.start, self.end) = (0, 0);
             } else if chunk.capacity() - self.end < chunk.capacity() / 4 {
-                self.chunk = None;
+                self.set_chunk(None);
             }
         }
         let filled = self.filled().len();
@@ -134,38 +167,57 @@ impl ReceiveBuffer {
             Some(chunk) => (self.start, chunk.capacity()),
             None => (0, 0),
         };
-        let needs = self.needs(filled, capacity - position);
+        if self.frame_bytes > SET_ASIDE_BYTES_MAX {
+            self.sparing = false;
+        }
+        let mut needs = self.needs(filled, capacity - position, TRUSTED_BYTES_MAX);
         if position + needs <= capacity {
             return Poll::Ready(Ok(()));
         }
-        let wants = needs.max(CLASS_BYTES[self.class]);
-        let taken = self.pool.poll_take(cx, wants, capacity, &mut self.ticket);
+        let tight = self.pool.is_tight();
+        if tight {
+            needs = self.needs(filled, capacity - position, TRUSTED_WHEN_TIGHT_BYTES_MAX);
+            if position + needs <= capacity {
+                return Poll::Ready(Ok(()));
+            }
+        }
+        let bytes = if tight { needs } else { needs.max(CLASS_BYTES[self.class]) };
+        let wish = Wish { bytes, holds_bytes: capacity, exact: tight };
+        let taken = self.pool.poll_take(cx, wish, &mut self.ticket);
+        self.state.waits.set(taken.is_pending());
         let chunk = ready!(taken)?;
         let filled = self.filled();
         // SAFETY: the new chunk is ours alone, holds `needs` bytes and does not overlap `filled`.
         unsafe { std::ptr::copy_nonoverlapping(filled.as_ptr(), chunk.start(), filled.len()) };
         (self.start, self.end) = (0, filled.len());
         self.cut = Bytes::new();
-        self.aside.clear();
-        self.chunk = Some(chunk);
+        self.aside = Vec::new();
+        self.sparing = tight && self.frame_bytes <= SET_ASIDE_BYTES_MAX;
+        self.set_chunk(Some(chunk));
         Poll::Ready(Ok(()))
+    }
+
+    fn set_chunk(&mut self, chunk: Option<Arc<Chunk>>) {
+        self.state.held_bytes.set(chunk.as_ref().map_or(0, |chunk| chunk.capacity()));
+        self.chunk = chunk;
     }
 
     /// What a chunk must hold, of which `usable` bytes are there from the frame's start on. Else a few peers
     /// that send nothing but a large length would hold the whole budget.
-    fn needs(&self, filled: usize, usable: usize) -> usize {
+    fn needs(&self, filled: usize, usable: usize, trusted_bytes_max: usize) -> usize {
         let whole = self.frame_bytes.max(filled + 1);
-        if whole <= TRUSTED_BYTES_MAX {
+        if whole <= trusted_bytes_max {
             whole
-        } else if usable >= TRUSTED_BYTES_MAX && usable > filled {
+        } else if usable >= trusted_bytes_max && usable > filled {
             filled + 1
         } else {
-            whole.min((filled * GROWTH).max(TRUSTED_BYTES_MAX))
+            whole.min((filled * GROWTH).max(trusted_bytes_max))
         }
     }
 
     /// Leaves the line for the budget: whoever stands behind must not wait for one that does not look.
     pub(in crate::io) fn give_up_waiting(&mut self) {
+        self.state.waits.set(false);
         if let Some(ticket) = self.ticket.take() {
             self.pool.leave_line(ticket);
         }
@@ -178,7 +230,12 @@ impl ReceiveBuffer {
             // no slice reaches behind `end`: each was made of bytes already received. One buffer at a time
             // has the chunk, and it is borrowed mutably here.
             Some(chunk) => unsafe {
-                std::slice::from_raw_parts_mut(chunk.start().add(self.end), chunk.capacity() - self.end)
+                let mut room = chunk.capacity() - self.end;
+                if self.sparing {
+                    // Not empty: what is filled is less than a frame that can be put aside.
+                    room = room.min((SET_ASIDE_BYTES_MAX + self.start).saturating_sub(self.end).max(1));
+                }
+                std::slice::from_raw_parts_mut(chunk.start().add(self.end), room)
             },
             None => &mut [],
         }
@@ -213,7 +270,7 @@ impl ReceiveBuffer {
         let aside = filled.to_vec();
         self.aside = aside;
         self.cut = Bytes::new();
-        self.chunk = None;
+        self.set_chunk(None);
         (self.start, self.end) = (0, 0);
     }
 }

@@ -218,6 +218,59 @@ fn one_that_gives_up_lets_the_next_in() {
 }
 
 #[test]
+fn long_frames_leave_a_part_of_the_budget_to_short_ones() {
+    let pool = ChunkPool::new(4 << 20);
+    let mut long: Vec<_> = (0..20).map(|_| ReceiveBuffer::new(pool.clone())).collect();
+    for buffer in &mut long {
+        fill(buffer, &pattern(100, 0));
+        buffer.rest();
+        buffer.reserve(1 << 20);
+        let _ = prepare(buffer);
+    }
+    assert!(pool.in_use_bytes() <= 3 << 20);
+    assert!(pool.wanted_bytes() > 0);
+    let mut short = ReceiveBuffer::new(pool.clone());
+    assert!(prepare(&mut short), "nobody of the long line is in its way");
+    assert!(short.room().len() <= 1024, "it takes no more than can be put aside");
+    fill(&mut short, b"a request");
+    drop(short.take(9));
+    short.rest();
+    assert_eq!(short.state().held_bytes(), 0);
+}
+
+#[test]
+fn when_memory_is_tight_a_long_frame_gets_what_has_come_of_it_warrants() {
+    let pool = ChunkPool::new(4 << 20);
+    let mut first = ReceiveBuffer::new(pool.clone());
+    first.reserve(3 << 20);
+    fill(&mut first, &pattern(3 << 20, 1)[..2 << 20]);
+    let mut second = ReceiveBuffer::new(pool.clone());
+    fill(&mut second, &pattern(100, 0));
+    second.rest();
+    second.reserve(2 << 20);
+    let _ = prepare(&mut second);
+    assert!(second.state().held_bytes() <= 64 * KIB);
+    assert_eq!(second.state().waits(), second.state().held_bytes() == 0);
+}
+
+#[test]
+fn somebody_who_waits_is_told_to_who_asked() {
+    let pool = ChunkPool::new(32 * KIB);
+    let waker = noop_waker();
+    let mut cx = Context::from_waker(&waker);
+    let mut first = ReceiveBuffer::new(pool.clone());
+    assert!(prepare(&mut first));
+    assert!(pool.poll_pressure(&mut cx).is_pending());
+    let mut second = ReceiveBuffer::new(pool.clone());
+    assert!(!prepare(&mut second));
+    assert!(second.state().waits());
+    assert!(pool.poll_pressure(&mut cx).is_ready());
+    drop(first);
+    assert!(prepare(&mut second));
+    assert!(!second.state().waits());
+}
+
+#[test]
 fn trim_frees_what_was_not_needed_since_the_last_one() {
     let pool = ChunkPool::new(1 << 20);
     let mut buffers: Vec<_> = (0..8).map(|_| ReceiveBuffer::new(pool.clone())).collect();

@@ -1,6 +1,6 @@
 //! A connection on its shard: receive, send, send from a file.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -43,6 +43,7 @@ pub struct SocketReader {
 pub struct SocketWriter {
     shared: Rc<Shared>,
     sent_this_turn: usize,
+    sent_bytes: Rc<Cell<u64>>,
 }
 
 /// Ends a connection from elsewhere on its shard.
@@ -109,7 +110,7 @@ impl Socket {
     /// The connection is shut down and closed when both halves and all closers are gone.
     pub fn split(self) -> (SocketReader, SocketWriter) {
         let reader = SocketReader { shared: self.shared.clone() };
-        (reader, SocketWriter { shared: self.shared, sent_this_turn: 0 })
+        (reader, SocketWriter { shared: self.shared, sent_this_turn: 0, sent_bytes: Rc::default() })
     }
 
     pub fn closer(&self) -> SocketCloser {
@@ -199,6 +200,11 @@ impl SocketWriter {
         Ok(())
     }
 
+    /// What the kernel has taken so far, for those who watch the peer.
+    pub fn sent_bytes(&self) -> Rc<Cell<u64>> {
+        self.sent_bytes.clone()
+    }
+
     /// Tells the peer that nothing more comes, after what was sent.
     pub fn finish(&mut self) {
         self.shared.shutdown(Shutdown::Write);
@@ -235,6 +241,7 @@ impl SocketWriter {
 
     async fn take_turns(&mut self, sent: usize) {
         self.sent_this_turn += sent;
+        self.sent_bytes.set(self.sent_bytes.get() + sent as u64);
         if self.sent_this_turn >= SENT_PER_TURN_BYTES {
             self.sent_this_turn = 0;
             yield_if_needed().await;

@@ -12,13 +12,9 @@ use kafka_protocol::protocol::{Encodable, HeaderVersion, Request};
 use super::api::{self, Api};
 use super::frame::PREFIX_LEN;
 use super::header::CorrelationId;
-use super::read::{DecodeError, Reader};
+use super::read::{DecodeError, ELEMENTS_MAX, Reader};
 use super::write::EncodeError;
 use schema::{Field, Kind};
-
-/// Array elements and tagged fields that one request may hold, all arrays together. Each becomes up to some
-/// hundred bytes in memory, whatever it takes on the wire.
-const ELEMENTS_MAX: usize = 1 << 20;
 
 /// Decodes the body of a request of the API `T` in `version`. Strings and bytes share the frame's memory.
 /// What follows the last field is ignored, as Kafka does.

@@ -28,15 +28,39 @@ use crate::config::{LogConfig, TimestampType};
 pub struct Limits {
     /// Bytes that a compressed body may expand to. They are checked as a stream, not held.
     pub decompressed_bytes_max: usize,
+    /// How many times its size a body may expand to beyond [`UNSUSPECTED_BYTES`].
+    pub decompression_ratio_max: usize,
+    /// Records of one batch.
+    pub records_max: usize,
     /// Records named one by one in a refusal; the others count as part of the refused batch all the same.
     pub record_errors_max: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { decompressed_bytes_max: 256 << 20, record_errors_max: 1000 }
+        Self::of(&LogConfig::default())
     }
 }
+
+impl Limits {
+    pub fn of(config: &LogConfig) -> Self {
+        Self {
+            decompressed_bytes_max: config.decompressed_bytes_max as usize,
+            decompression_ratio_max: config.decompression_ratio_max as usize,
+            records_max: config.batch_records_max as usize,
+            record_errors_max: 1000,
+        }
+    }
+
+    /// What a body of `len` bytes may expand to.
+    fn expanded_max(&self, len: usize) -> usize {
+        let by_ratio = len.saturating_mul(self.decompression_ratio_max).max(UNSUSPECTED_BYTES);
+        by_ratio.min(self.decompressed_bytes_max)
+    }
+}
+
+/// A body that expands to no more is not judged by its ratio: batches of zeros shrink to nothing and are no bomb.
+const UNSUSPECTED_BYTES: usize = 16 << 20;
 
 /// Bytes that a body with wrong record offsets may expand to: it is rewritten in memory.
 const RENUMBERED_BYTES_MAX: usize = 16 << 20;
@@ -91,11 +115,22 @@ pub struct RecordError {
     pub message: Option<String>,
     /// The records to blame: place in the batch and why.
     pub record_errors: Vec<(i32, Option<String>)>,
+    /// The bound that the batch is over, if that is why; to be counted.
+    pub bound: Option<BatchBound>,
+}
+
+/// A bound on the work that a batch causes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BatchBound {
+    /// `kuring.decompression.bytes.max` or `kuring.decompression.ratio.max`.
+    Decompression,
+    /// `kuring.batch.records.max`.
+    Records,
 }
 
 impl RecordError {
     fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { code, message: Some(message.into()), record_errors: Vec::new() }
+        Self { code, message: Some(message.into()), record_errors: Vec::new(), bound: None }
     }
 }
 
@@ -111,7 +146,8 @@ impl From<RecordFormatError> for RecordError {
 /// client's retries just as well and says whose fault it is.
 impl From<CodecError> for RecordError {
     fn from(error: CodecError) -> Self {
-        Self::new(ErrorCode::InvalidRecord, error.to_string())
+        let bound = matches!(error, CodecError::TooLarge { .. }).then_some(BatchBound::Decompression);
+        Self { bound, ..Self::new(ErrorCode::InvalidRecord, error.to_string()) }
     }
 }
 
@@ -191,6 +227,12 @@ impl Validation {
             return Err(too_large(head.total_len(), rules.batch_bytes_max));
         }
         check_head(&head)?;
+        if usize::try_from(head.count()).is_ok_and(|count| count > limits.records_max) {
+            let reason =
+                format!("{} records exceed kuring.batch.records.max={}", head.count(), limits.records_max);
+            let bound = Some(BatchBound::Records);
+            return Err(RecordError { bound, ..RecordError::new(ErrorCode::InvalidRecord, reason) });
+        }
         // Kafka bounds a record where it decompresses, nowhere else.
         let record_len_max = match source {
             Codec::None => usize::MAX,
@@ -280,8 +322,9 @@ impl Validation {
                     return Ok(Progress::Scanned);
                 }
                 *total += len;
-                if *total > self.limits.decompressed_bytes_max {
-                    return Err(CodecError::TooLarge { limit: self.limits.decompressed_bytes_max }.into());
+                let limit = self.limits.expanded_max(body.len());
+                if *total > limit {
+                    return Err(CodecError::TooLarge { limit }.into());
                 }
                 scanner.feed(&chunk[..len], on_record)?;
                 write_output(output, &chunk[..len], rules)?;
@@ -329,7 +372,7 @@ impl Validation {
     /// offsets of an uncompressed batch as they are and fails where it means to renumber a compressed one.
     fn renumber(&self) -> Result<Vec<u8>, RecordError> {
         let codec = self.head.attributes().codec().unwrap_or(Codec::None);
-        let limit = RENUMBERED_BYTES_MAX.min(self.limits.decompressed_bytes_max);
+        let limit = RENUMBERED_BYTES_MAX.min(self.limits.expanded_max(self.body.len()));
         let mut source = Vec::new();
         decompress(codec, &self.body, limit, &mut source)?;
         let mut renumbered = Vec::with_capacity(source.len());
@@ -411,7 +454,7 @@ impl Findings {
         };
         let message = format!("{} records of the batch are refused", self.record_error_count);
         let record_errors = std::mem::take(&mut self.record_errors);
-        Err(RecordError { code, message: Some(message), record_errors })
+        Err(RecordError { code, message: Some(message), record_errors, bound: None })
     }
 }
 

@@ -21,7 +21,7 @@ fn batch(codec: Codec) -> Bytes {
 }
 
 fn validate(records: Bytes, config: &LogConfig) -> Result<ValidatedBatch, RecordError> {
-    Validation::start(records, config, 9, NOW, Limits::default())?.run_to_end()
+    Validation::start(records, config, 9, NOW, Limits::of(config))?.run_to_end()
 }
 
 fn code_of(records: Bytes, config: &LogConfig) -> ErrorCode {
@@ -315,6 +315,28 @@ fn bomb_is_refused_at_the_limit() {
         let validation = Validation::start(records, &LogConfig::default(), 9, NOW, limits).unwrap();
         assert_eq!(validation.run_to_end().unwrap_err().code, ErrorCode::InvalidRecord, "{codec:?}");
     }
+}
+
+#[test]
+fn bomb_is_refused_by_its_ratio_though_its_size_is_allowed() {
+    let zeros = vec![0; 24 << 20];
+    let records = records_of(Codec::Zstd, &[&zeros]).finish().unwrap();
+    let config = LogConfig { max_message_bytes: 32 << 20, ..LogConfig::default() };
+    let error = validate(records.clone(), &config).unwrap_err();
+    assert_eq!((error.code, error.bound), (ErrorCode::InvalidRecord, Some(BatchBound::Decompression)));
+    let lenient = LogConfig { decompression_ratio_max: 1 << 20, ..config };
+    assert!(validate(records, &lenient).is_ok());
+    let small = records_of(Codec::Zstd, &[&zeros[..8 << 20]]).finish().unwrap();
+    assert!(validate(small, &LogConfig { decompression_ratio_max: 1, ..LogConfig::default() }).is_ok());
+}
+
+#[test]
+fn batch_of_too_many_records_is_refused_before_it_is_read() {
+    let config = LogConfig { batch_records_max: 2, ..LogConfig::default() };
+    let three = records_of(Codec::None, &[b"a", b"b", b"c"]).finish().unwrap();
+    assert_eq!(validate(three, &config).unwrap_err().bound, Some(BatchBound::Records));
+    let two = records_of(Codec::None, &[b"a", b"b"]).finish().unwrap();
+    assert!(validate(two, &config).is_ok());
 }
 
 #[test]

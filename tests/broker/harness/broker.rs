@@ -185,6 +185,21 @@ impl Broker {
         }
     }
 
+    /// Of kuring's process.
+    pub fn process_id(&self) -> u32 {
+        match &self.process {
+            Some(Process::Kuring(child)) => child.id(),
+            _ => panic!("no process of kuring runs"),
+        }
+    }
+
+    /// Memory of kuring's process that is in RAM.
+    pub fn resident_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.process_id())).expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
+    }
+
     /// Runs `kuring` with these arguments against this broker, fed with `input`; its standard output.
     pub fn kuring(&self, arguments: &[&str], input: &[u8]) -> Vec<u8> {
         let (status, output, errors) = kuring(arguments, &["--bootstrap", &self.bootstrap], input);

@@ -44,7 +44,11 @@ pub enum Answer {
 
 impl Raw {
     pub fn connect(broker: &Broker) -> Self {
-        let stream = TcpStream::connect(broker.bootstrap()).expect("the broker listens");
+        Self::connect_to(broker.bootstrap())
+    }
+
+    pub fn connect_to(address: &str) -> Self {
+        let stream = TcpStream::connect(address).expect("the broker listens");
         stream.set_nodelay(true).expect("a TCP socket");
         Self { stream, next_correlation: 1 }
     }

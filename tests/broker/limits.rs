@@ -1,0 +1,285 @@
+//! What a peer may take: connections, time, bytes. Where Kafka has the limit the behaviour is Kafka's.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpStream};
+use std::time::{Duration, Instant};
+
+use kafka_protocol::messages::{ApiKey, ApiVersionsRequest, HeartbeatRequest, MetadataRequest};
+use kafka_protocol::protocol::StrBytes;
+
+use crate::harness::batch::{Batch, Codec, Record};
+use crate::harness::client::Client;
+use crate::harness::raw::{Answer, FETCH, Raw, fetch};
+use crate::harness::{Broker, PATIENCE, eventually};
+
+/// How long nothing is to happen.
+const A_WHILE: Duration = Duration::from_millis(300);
+const INVALID_RECORD: i16 = 87;
+
+fn ask(raw: &mut Raw) {
+    raw.send(0, &ApiVersionsRequest::default());
+}
+
+fn works(raw: &mut Raw) -> bool {
+    ask(raw);
+    matches!(raw.answer(PATIENCE), Answer::Frame(_))
+}
+
+/// Nothing came from the broker but the end.
+#[track_caller]
+fn is_closed(mut raw: Raw) {
+    assert_eq!(raw.answer(PATIENCE), Answer::Closed);
+}
+
+#[test]
+fn above_the_most_connections_the_next_one_waits_until_another_leaves() {
+    let broker = Broker::with(1, &[("max.connections", "2")]);
+    let mut first = Raw::connect(&broker);
+    let mut second = Raw::connect(&broker);
+    assert!(works(&mut first) && works(&mut second));
+    let mut third = Raw::connect(&broker);
+    ask(&mut third);
+    assert_eq!(third.answer(A_WHILE), Answer::Silence);
+    drop(first);
+    assert!(matches!(third.answer(PATIENCE), Answer::Frame(_)));
+    assert!(works(&mut second));
+}
+
+#[test]
+fn above_the_most_connections_of_an_address_the_next_one_is_closed() {
+    let broker = Broker::with(1, &[("max.connections.per.ip", "2")]);
+    let mut first = Raw::connect(&broker);
+    let mut second = Raw::connect(&broker);
+    assert!(works(&mut first) && works(&mut second));
+    assert!(!works(&mut Raw::connect(&broker)));
+    drop(first);
+    eventually("there is a place again", || works(&mut Raw::connect(&broker)).then_some(()));
+    assert!(works(&mut second));
+}
+
+#[test]
+fn a_limit_of_one_listener_leaves_the_other_alone() {
+    if Broker::is_kafka() {
+        // The harness knows one listener of it.
+        return;
+    }
+    let broker = Broker::with(
+        1,
+        &[
+            ("listeners", "PLAINTEXT://127.0.0.1:0,OTHER://127.0.0.1:0"),
+            ("listener.security.protocol.map", "PLAINTEXT:PLAINTEXT,OTHER:PLAINTEXT"),
+            ("listener.name.other.max.connections", "1"),
+        ],
+    );
+    let mut other = broker.ready_line().split([',', ' ']).filter(|word| word.starts_with("127.0.0.1:"));
+    let other = other.next_back().expect("two listeners").to_owned();
+    let mut first = Raw::connect_to(&other);
+    assert!(works(&mut first));
+    let mut second = Raw::connect_to(&other);
+    ask(&mut second);
+    assert_eq!(second.answer(A_WHILE), Answer::Silence);
+    assert!(works(&mut Raw::connect(&broker)));
+    drop(first);
+    assert!(matches!(second.answer(PATIENCE), Answer::Frame(_)));
+}
+
+#[test]
+fn connections_above_the_creation_rate_wait() {
+    let broker = Broker::with(1, &[("max.connection.creation.rate", "5")]);
+    let start = Instant::now();
+    let mut all: Vec<Raw> = (0..12).map(|_| Raw::connect(&broker)).collect();
+    assert!(all.iter_mut().all(works));
+    assert!(start.elapsed() >= Duration::from_secs(1), "{:?}", start.elapsed());
+}
+
+#[test]
+fn who_asks_nothing_is_closed_and_who_has_asked_stays() {
+    let broker = Broker::with(1, &[("kuring.connection.first.request.ms", "400")]);
+    let mut asked = Raw::connect(&broker);
+    assert!(works(&mut asked));
+    let silent = Raw::connect(&broker);
+    let mut trickling = Raw::connect(&broker);
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(1) {
+        trickling.send_bytes(&[0]);
+        std::thread::sleep(Duration::from_millis(100));
+        if start.elapsed() > Duration::from_millis(250) {
+            break;
+        }
+    }
+    is_closed(silent);
+    is_closed(trickling);
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(works(&mut asked));
+}
+
+#[test]
+fn a_connection_that_is_silent_for_too_long_is_closed() {
+    let broker = Broker::with(1, &[("connections.max.idle.ms", "400")]);
+    let mut raw = Raw::connect(&broker);
+    assert!(works(&mut raw));
+    is_closed(raw);
+}
+
+#[test]
+fn a_request_that_does_not_come_to_its_end_is_cut_off() {
+    let broker = Broker::with(1, &[("kuring.connection.request.ms", "400")]);
+    let begin = || {
+        let mut raw = Raw::connect(&broker);
+        assert!(works(&mut raw));
+        raw.send_bytes(&[0, 0, 0, 200, 0, 3, 0, 0]);
+        raw
+    };
+    is_closed(begin());
+    let mut trickling = begin();
+    let start = Instant::now();
+    let answer = loop {
+        trickling.send_bytes(&[0]);
+        match trickling.answer(Duration::from_millis(20)) {
+            Answer::Silence => {
+                assert!(start.elapsed() < PATIENCE, "one byte after another is taken for ever")
+            }
+            other => break other,
+        }
+    };
+    assert_eq!(answer, Answer::Closed);
+}
+
+#[test]
+fn an_answer_that_is_not_taken_ends_its_connection() {
+    let broker = Broker::with(
+        1,
+        &[
+            ("kuring.connection.response.ms", "500"),
+            ("kuring.connection.rate.min", "1048576"),
+            ("socket.send.buffer.bytes", "65536"),
+        ],
+    );
+    Client::of(&broker).create_topic("large", 1, &[]);
+    let mut raw = Raw::connect(&broker);
+    let value = "x".repeat(1_000_000);
+    for _ in 0..20 {
+        raw.produce("large", 0, 1, Batch::now(&[&value]).encode());
+    }
+    let mut slow = Raw::connect(&broker);
+    let mut request = fetch("large", &[(0, 0)]);
+    request.topics[0].partitions[0].partition_max_bytes = 50 << 20;
+    slow.send(FETCH, &request);
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(slow.answer(PATIENCE), Answer::Closed, "the rest of the answer came all the same");
+    assert!(works(&mut raw));
+}
+
+#[test]
+fn a_request_longer_than_its_api_needs_is_refused_before_it_has_come() {
+    let broker = Broker::start();
+    let mut raw = Raw::connect(&broker);
+    assert!(works(&mut raw));
+    // A Heartbeat of 8 MiB.
+    raw.send_bytes(&[0, 0x80, 0, 0, 0, 12]);
+    is_closed(raw);
+    let mut raw = Raw::connect(&broker);
+    let name = StrBytes::from_string("n".repeat(30_000));
+    let heartbeat = HeartbeatRequest::default().with_group_id(name.clone().into()).with_member_id(name);
+    assert_ne!(raw.call(4, &heartbeat).error_code, 0, "names of any legal length are answered");
+}
+
+#[test]
+fn a_client_id_of_the_greatest_length_is_taken() {
+    let broker = Broker::start();
+    let mut raw = Raw::connect(&broker);
+    let mut frame = vec![0, 18, 0, 0, 0, 0, 0, 5, 0x7f, 0xff];
+    frame.resize(frame.len() + 0x7fff, b'c');
+    raw.send_frame(&frame);
+    assert!(matches!(raw.answer(PATIENCE), Answer::Frame(_)));
+}
+
+#[test]
+fn more_tagged_fields_than_a_request_may_have_close_the_connection() {
+    let mut broker = Broker::start();
+    let count = 300_000u32;
+    let varint = [count as u8 | 0x80, (count >> 7) as u8 | 0x80, (count >> 14) as u8];
+    // Metadata 12: no topics, two flags, then the tagged fields, empty ones.
+    let mut body = vec![0, 0, 0];
+    body.extend(varint);
+    body.resize(body.len() + 2 * count as usize, 0);
+    let mut raw = Raw::connect(&broker);
+    raw.send_as(ApiKey::Metadata as i16, 12, 2, &body);
+    is_closed(raw);
+    assert!(broker.is_alive() && works(&mut Raw::connect(&broker)));
+}
+
+#[test]
+fn a_batch_that_decompresses_to_far_more_than_its_size_is_refused() {
+    if Broker::is_kafka() {
+        return;
+    }
+    let broker = Broker::start();
+    Client::of(&broker).create_topic("bombs", 1, &[]);
+    let mut raw = Raw::connect(&broker);
+    let mut bomb = Batch::now(&[]).with_codec(Codec::Zstd);
+    bomb.records = vec![Record { value: Some(vec![0; 24 << 20]), ..Record::default() }];
+    assert_eq!(raw.produce("bombs", 0, 1, bomb.encode()).error_code, INVALID_RECORD);
+    assert_eq!(raw.produce("bombs", 0, 1, Batch::now(&["a"]).encode()).error_code, 0);
+}
+
+#[test]
+fn a_peer_that_has_finished_sending_gets_its_answers() {
+    let broker = Broker::start();
+    let mut stream = TcpStream::connect(broker.bootstrap()).expect("the broker listens");
+    let request = [0, 0, 0, 10, 0, 18, 0, 0, 0, 0, 0, 1, 0xff, 0xff];
+    for _ in 0..20 {
+        stream.write_all(&request).expect("sent");
+    }
+    stream.shutdown(Shutdown::Write).expect("open");
+    stream.set_read_timeout(Some(PATIENCE)).expect("not zero");
+    let mut answers = Vec::new();
+    stream.read_to_end(&mut answers).expect("the end comes");
+    let mut count = 0;
+    while answers.len() >= 4 {
+        let length = u32::from_be_bytes([answers[0], answers[1], answers[2], answers[3]]) as usize;
+        answers.drain(..4 + length);
+        count += 1;
+    }
+    assert_eq!(count, 20);
+}
+
+#[test]
+fn requests_without_end_and_nobody_who_reads_the_answers_hold_little() {
+    let broker = Broker::with(1, &[("kuring.memory.serve.bytes", "4194304")]);
+    if Broker::is_kafka() {
+        return;
+    }
+    Client::of(&broker).create_topic("many", 200, &[]);
+    let all = MetadataRequest::default().with_topics(None);
+    let mut frame = Vec::new();
+    {
+        use bytes::BufMut as _;
+        use kafka_protocol::protocol::Encodable as _;
+        let mut body = bytes::BytesMut::new();
+        all.encode(&mut body, 9).expect("fits");
+        frame.put_i32((11 + body.len()) as i32);
+        frame.extend([0, 3, 0, 9, 0, 0, 0, 1, 0xff, 0xff, 0]);
+        frame.extend(&body);
+    }
+    let before = broker.resident_bytes();
+    let burst: Vec<u8> = frame.iter().copied().cycle().take(frame.len() * 20_000).collect();
+    let mut greedy = Vec::new();
+    for _ in 0..30 {
+        let stream = TcpStream::connect(broker.bootstrap()).expect("the broker listens");
+        stream.set_nonblocking(true).expect("a socket");
+        let _ = (&stream).write(&burst);
+        greedy.push(stream);
+    }
+    let mut bystander = Raw::connect(&broker);
+    for _ in 0..20 {
+        for stream in &greedy {
+            let mut stream = stream;
+            let _ = stream.write(&burst);
+        }
+        assert!(works(&mut bystander));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let grown = broker.resident_bytes().saturating_sub(before);
+    assert!(grown < 64 << 20, "{} MiB more", grown >> 20);
+}
