@@ -7,6 +7,7 @@ use std::num::NonZero;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+mod compaction;
 mod kafka;
 mod kafka_clean;
 mod legacy;

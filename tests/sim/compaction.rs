@@ -1,0 +1,449 @@
+//! The log of a compacted partition: appends with keys, cleanings that are interrupted by everything else, jobs that
+//! finish late or never, retention, killed processes and lost power. What is left must have been appended so, the last
+//! record of each key must be there, and every fetch must find what a scan of the whole log finds.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use kuring::base::clock::{Monotonic, Now, Timestamp};
+use kuring::base::random::Random;
+use kuring::base::{BrokerEpoch, BrokerId, LeaderEpoch, Offset, PartitionIndex, TopicId, TopicPartition};
+use kuring::config::{CleanupPolicy, LogConfig};
+use kuring::io::FileHandle;
+use kuring::io::mem::{Crash, Lies, MemFiles};
+use kuring::log::{
+    Batch, Checkpoint, Clean, CleanSettings, CleanStep, Job, Log, LogContext, LogDir, OpenOptions, Origin,
+    Outcome, Read, ReadError, ReadRequest,
+};
+use kuring::wire::record::{BatchBuilder, BatchView, Batches, Codec, Compression};
+
+use crate::run_seeds;
+
+const DATA: &str = "/data";
+const KEYS: u64 = 12;
+const STEPS_MAX: u64 = 300;
+
+macro_rules! ensure {
+    ($condition:expr, $($message:tt)+) => {
+        if !$condition {
+            return Err(format!($($message)+));
+        }
+    };
+}
+
+/// A job on its way.
+enum InFlight {
+    Made(Job<MemFiles>),
+    Run(Outcome<MemFiles>),
+}
+
+/// A record: its key, and a number that no other has.
+type Record = (u64, u64);
+
+/// A batch as a scan of the log finds it.
+struct Stored {
+    next: i64,
+    bytes: Vec<u8>,
+    records: Vec<(i64, Record)>,
+}
+
+struct World {
+    random: Random,
+    files: MemFiles,
+    context: Arc<LogContext<MemFiles>>,
+    topic_partition: TopicPartition,
+    config: Arc<LogConfig>,
+    dir: LogDir<MemFiles>,
+    log: Option<Log<MemFiles>>,
+    job: Option<InFlight>,
+    clean: Option<Box<Clean<MemFiles>>>,
+    /// All that was appended and not lost, by offset.
+    appended: BTreeMap<i64, Record>,
+    numbers: u64,
+    end: i64,
+    durable: i64,
+    /// Records below may have gone for a younger one of their key.
+    cleanable: i64,
+    /// Milliseconds.
+    time: i64,
+}
+
+impl World {
+    fn new(seed: u64, lies: Lies) -> Result<World, String> {
+        let mut random = Random::seeded(seed);
+        let files = MemFiles::new(random.next_u64());
+        files.set_lies(lies);
+        let config = LogConfig {
+            segment_bytes: 500 + random.below(1500) as u32,
+            index_interval_bytes: [0, 100, 1000][random.below(3) as usize],
+            cleanup_policy: CleanupPolicy { compact: true, delete: random.below(3) == 0 },
+            retention_bytes: 20_000,
+            retention_ms: -1,
+            file_delete_delay_ms: 500,
+            min_cleanable_dirty_ratio: 0.01,
+            ..LogConfig::default()
+        };
+        let topic_partition = TopicPartition::new("sim-topic", PartitionIndex(7));
+        let (dir, _) = open_dir(&files)?;
+        dir.create_partition(&topic_partition, TopicId(uuid::Uuid::from_u128(9))).map_err(text)?;
+        let mut world = World {
+            random,
+            context: Arc::new(LogContext::new(files.clone())),
+            files,
+            topic_partition,
+            config: Arc::new(config),
+            dir,
+            log: None,
+            job: None,
+            clean: None,
+            appended: BTreeMap::new(),
+            numbers: 0,
+            end: 0,
+            durable: 0,
+            cleanable: 0,
+            time: 1_000_000,
+        };
+        world.open()?;
+        Ok(world)
+    }
+
+    fn now(&self) -> Now {
+        Now { monotonic: Monotonic::from_millis(self.time as u64), wall: Timestamp(self.time) }
+    }
+
+    fn log(&mut self) -> &mut Log<MemFiles> {
+        self.log.as_mut().expect("every step leaves an open log")
+    }
+
+    fn step(&mut self) -> Result<(), String> {
+        self.time += self.random.below(100) as i64;
+        match self.random.below(100) {
+            0..35 => self.append()?,
+            35..60 => {
+                for _ in 0..1 + self.random.below(4) {
+                    self.advance_job()?;
+                }
+            }
+            60..78 => {
+                for _ in 0..1 + self.random.below(12) {
+                    self.advance_clean()?;
+                }
+            }
+            78..82 => self.flush()?,
+            82..88 => self.log().request_checkpoint(),
+            88..90 => self.write_checkpoints()?,
+            90..92 => {
+                let (now, end) = (self.now(), self.end);
+                self.log().enforce_retention(Offset(end), now);
+            }
+            92..94 => self.check(false)?,
+            94..95 => self.stop()?,
+            95..97 => self.crash(Crash::Process)?,
+            _ => self.crash(Crash::Machine)?,
+        }
+        let (flushed, end) = (self.log().flushed().0, self.log().log_end().0);
+        ensure!(end == self.end, "log end {end}, expected {}", self.end);
+        self.durable = self.durable.max(flushed);
+        Ok(())
+    }
+
+    fn append(&mut self) -> Result<(), String> {
+        let codec = [Codec::None, Codec::None, Codec::None, Codec::Lz4][self.random.below(4) as usize];
+        let mut builder = BatchBuilder::new(Offset::ZERO, Compression::of(codec));
+        let mut records = Vec::new();
+        for _ in 0..1 + self.random.below(4) {
+            self.numbers += 1;
+            let record = (self.random.below(KEYS), self.numbers);
+            let value = format!("{:0width$}", record.1, width = 20 + self.random.below(60) as usize);
+            builder.append(Timestamp(self.time), Some(&[record.0 as u8]), Some(value.as_bytes()), &[]);
+            records.push(record);
+        }
+        let bytes = builder.finish().map_err(text)?;
+        let mut batches = [Batch::from_bytes(&bytes).ok_or("not a batch")?];
+        let now = self.now();
+        let results = self.log().append(&mut batches, LeaderEpoch(0), Origin::Coordinator, now);
+        ensure!(results.iter().all(Result::is_ok), "append refused: {results:?}");
+        self.appended.extend((self.end..).zip(records.iter().copied()));
+        self.end += records.len() as i64;
+        let end = self.end;
+        self.log().high_watermark_advanced(Offset(end));
+        Ok(())
+    }
+
+    fn advance_job(&mut self) -> Result<(), String> {
+        let now = self.now();
+        self.job = match self.job.take() {
+            None => self.log().next_job(now).map(InFlight::Made),
+            Some(InFlight::Made(job)) => Some(InFlight::Run(job.run())),
+            Some(InFlight::Run(outcome)) => {
+                self.log().finish(outcome, now).map_err(text)?;
+                None
+            }
+        };
+        Ok(())
+    }
+
+    fn finish_jobs(&mut self) -> Result<(), String> {
+        while self.job.is_some() {
+            self.advance_job()?;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), String> {
+        let now = self.now();
+        if let Some(flush) = self.log().flush_job() {
+            self.log().finish_flush(flush.run(), now).map_err(text)?;
+        }
+        Ok(())
+    }
+
+    /// Begins a cleaning or does a slice of the one that has begun.
+    fn advance_clean(&mut self) -> Result<(), String> {
+        let Some(clean) = self.clean.take() else {
+            if self.log().has_swaps() {
+                return Ok(());
+            }
+            let slice_bytes = [700, 10_000][self.random.below(2) as usize];
+            let settings =
+                CleanSettings { map_bytes: 1 << 20, load_factor: 0.9, buffer_bytes: 4096, slice_bytes };
+            let (now, stable) = (self.now(), Offset(self.end));
+            if let Some(cleanable) = self.log().cleanable(stable, now) {
+                self.cleanable = self.cleanable.max(cleanable.upper_bound.0);
+                self.clean = self.log().start_clean(stable, settings, now);
+            }
+            return Ok(());
+        };
+        match clean.run() {
+            CleanStep::More(clean) => self.clean = Some(clean),
+            CleanStep::Group(clean, cleaned) => {
+                match self.log().exchange(cleaned) {
+                    Ok(()) => {}
+                    Err(cleaned) => cleaned.discard().map_err(text)?,
+                }
+                self.clean = Some(clean);
+                self.check(false)?;
+            }
+            CleanStep::Done { up_to, generation, .. } => self.log().mark_cleaned(up_to, generation),
+            // Retention took a segment away under it.
+            CleanStep::Failed(error) => {
+                ensure!(self.config.cleanup_policy.delete, "cleaning failed: {error}")
+            }
+        }
+        Ok(())
+    }
+
+    fn write_checkpoints(&mut self) -> Result<(), String> {
+        let entry = |offset| [(self.topic_partition.clone(), offset)];
+        let log = self.log.as_ref().expect("every step leaves an open log");
+        self.dir.write_checkpoint(Checkpoint::RecoveryPoint, &entry(log.recovery_point())).map_err(text)?;
+        self.dir.write_checkpoint(Checkpoint::LogStart, &entry(log.log_start())).map_err(text)?;
+        if let Some(cleaned) = log.cleaned() {
+            self.dir.write_checkpoint(Checkpoint::Cleaner, &entry(cleaned)).map_err(text)?;
+        }
+        Ok(())
+    }
+
+    fn stop(&mut self) -> Result<(), String> {
+        self.finish_jobs()?;
+        self.clean = None;
+        let now = self.now();
+        self.log().close(now).map_err(text)?;
+        self.write_checkpoints()?;
+        self.dir.mark_clean_shutdown(BrokerEpoch(1)).map_err(text)?;
+        self.durable = self.end;
+        if self.random.below(2) == 0 {
+            self.files.crash(Crash::Machine);
+        }
+        self.open()?;
+        let end = self.log().log_end().0;
+        ensure!(end == self.end, "a clean start moved the log end from {} to {end}", self.end);
+        self.check(true)
+    }
+
+    fn crash(&mut self, crash: Crash) -> Result<(), String> {
+        (self.job, self.clean, self.log) = (None, None, None);
+        self.files.crash(crash);
+        self.open()?;
+        let end = self.log().log_end().0;
+        let promised = if crash == Crash::Process { self.end } else { self.durable };
+        ensure!(
+            promised <= end && end <= self.end,
+            "{crash:?}: end {end}, {promised} to {} expected",
+            self.end
+        );
+        self.appended.split_off(&end);
+        if crash == Crash::Machine {
+            // Between segments of a compacted log a gap is right, so one that the crash made of records that were
+            // not promised stays.
+            let found: BTreeMap<i64, Record> =
+                self.scan()?.into_iter().flat_map(|batch| batch.records).collect();
+            self.appended.retain(|offset, _| *offset < promised || found.contains_key(offset));
+        }
+        (self.end, self.durable) = (end, self.durable.min(end));
+        self.write_checkpoints()?;
+        self.check(true)
+    }
+
+    fn open(&mut self) -> Result<(), String> {
+        let (dir, found) = open_dir(&self.files)?;
+        let partition = found.partitions.into_iter().next().ok_or("the partition's directory is lost")?;
+        let cold = self.random.below(2) * 30;
+        self.files.set_cold_percent(cold);
+        let options = OpenOptions {
+            dir: partition.dir,
+            topic_partition: partition.topic_partition,
+            config: Arc::clone(&self.config),
+            recovery_point: partition.recovery_point,
+            log_start: partition.log_start,
+            cleaned: partition.cleaned,
+            clean: found.clean,
+        };
+        self.dir = dir;
+        self.log = Some(Log::open(&self.context, options, self.now()).map_err(text)?);
+        Ok(())
+    }
+
+    /// Compares what the log has with what was appended; `every`: fetches from every offset, else from some.
+    fn check(&mut self, every: bool) -> Result<(), String> {
+        let stored = self.scan()?;
+        let (start, end) = (self.log().log_start().0, self.end);
+        let found: BTreeMap<i64, Record> = stored
+            .iter()
+            .flat_map(|batch| batch.records.iter().copied())
+            .filter(|(at, _)| *at >= start)
+            .collect();
+        for (offset, record) in &found {
+            let expected = self.appended.get(offset);
+            ensure!(expected == Some(record), "{offset} has {record:?}, {expected:?} was appended");
+        }
+        let mut last: HashMap<u64, i64> = HashMap::new();
+        for (offset, (key, _)) in self.appended.range(start..) {
+            last.insert(*key, *offset);
+            ensure!(
+                *offset < self.cleanable || found.contains_key(offset),
+                "{offset} was not to be cleaned and is gone"
+            );
+        }
+        for (key, offset) in last {
+            ensure!(found.contains_key(&offset), "the last record of key {key}, at {offset}, is gone");
+        }
+        let offsets: Vec<i64> = match every {
+            true => (start..end).collect(),
+            false => (0..10).map(|_| start + self.random.below((end - start + 1) as u64) as i64).collect(),
+        };
+        for offset in offsets {
+            let bytes = self.fetch(offset)?;
+            let expected = stored.iter().find(|batch| batch.next > offset);
+            let expected = expected.map_or(&[][..], |batch| &batch.bytes);
+            ensure!(
+                bytes == expected,
+                "fetch of {offset}: {} bytes, expected {}",
+                bytes.len(),
+                expected.len()
+            );
+        }
+        Ok(())
+    }
+
+    /// Every batch from start to end, by fetches one after the other.
+    fn scan(&mut self) -> Result<Vec<Stored>, String> {
+        let (mut next, end) = (self.log().log_start().0, self.log().log_end().0);
+        let mut stored = Vec::new();
+        while next < end {
+            let bytes = self.fetch(next)?;
+            let Some(batch) = Batches::new(&bytes).next() else { break };
+            let batch = batch.map_err(text)?;
+            batch.check_crc().map_err(text)?;
+            ensure!(batch.head().next_offset().0 > next, "the scan goes back from {next}");
+            next = batch.head().next_offset().0;
+            stored.push(Stored { next, records: records(&batch)?, bytes: batch.bytes().to_vec() });
+        }
+        Ok(stored)
+    }
+
+    /// The first batch from `offset` on.
+    fn fetch(&mut self, offset: i64) -> Result<Vec<u8>, String> {
+        let request = ReadRequest {
+            offset: Offset(offset),
+            bytes_max: 1,
+            upper_bound: self.log().log_end(),
+            whole_first_batch: true,
+            with_aborted: false,
+        };
+        let mut read = self.log().read(request).map_err(text)?;
+        for _ in 0..100 {
+            read = match read {
+                Read::Plan(plan) => {
+                    let Some(range) = plan.range else { return Ok(Vec::new()) };
+                    let mut bytes = vec![0; range.length as usize];
+                    range.file.read_at(&mut bytes, range.position).map_err(text)?;
+                    return Ok(bytes);
+                }
+                Read::NeedsDisk(job) => match self.log().finish_read(job.run()) {
+                    Ok(read) => read,
+                    Err(ReadError::Stale) => self.log().read(request).map_err(text)?,
+                    Err(error) => return Err(text(error)),
+                },
+            };
+        }
+        Err(format!("{request:?} finds no plan"))
+    }
+}
+
+fn records(batch: &BatchView<'_>) -> Result<Vec<(i64, Record)>, String> {
+    let mut scratch = Vec::new();
+    let mut found = Vec::new();
+    for record in batch.records(&mut scratch, 1 << 20).map_err(text)? {
+        let record = record.map_err(text)?;
+        let (Some([key]), Some(value)) = (record.key, record.value) else {
+            return Err("an odd record".into());
+        };
+        let number = std::str::from_utf8(value).map_err(text)?.parse().map_err(text)?;
+        found.push((record.offset.0, (u64::from(*key), number)));
+    }
+    Ok(found)
+}
+
+fn open_dir(files: &MemFiles) -> Result<(LogDir<MemFiles>, kuring::log::Found), String> {
+    LogDir::open(files.clone(), Path::new(DATA), "sim", BrokerId(1)).map_err(text)
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+/// How many records compaction took.
+fn simulate(seed: u64, lies: Lies) -> Result<usize, String> {
+    let mut world = World::new(seed, lies)?;
+    let steps = STEPS_MAX / 6 + world.random.below(STEPS_MAX * 5 / 6);
+    for step in 0..steps {
+        world.step().map_err(|failure| format!("step {step}: {failure}"))?;
+    }
+    world.check(true)?;
+    let start = world.log().log_start().0;
+    let left: usize = world.scan()?.iter().map(|batch| batch.records.len()).sum();
+    Ok(world.appended.range(start..).count().saturating_sub(left))
+}
+
+#[test]
+fn compacted_log_agrees_with_its_model_through_crashes() {
+    let compacted = AtomicUsize::new(0);
+    run_seeds(1000, |seed| {
+        let gone = simulate(seed, Lies::default())?;
+        compacted.fetch_add(usize::from(gone > 0), Ordering::Relaxed);
+        Ok(())
+    });
+    let compacted = compacted.into_inner();
+    println!("compaction took records in {compacted} seeds");
+    assert!(compacted > 300 || std::env::var_os("KURING_SEED").is_some(), "compaction took nothing");
+}
+
+#[test]
+fn a_compaction_whose_syncs_are_lies_is_found_out() {
+    let found = |lies| (0..60).any(|seed| simulate(seed, lies).is_err());
+    assert!(found(Lies { sync_data: true, ..Lies::default() }), "data that was never synced");
+    assert!(found(Lies { sync_dir: true, ..Lies::default() }), "names that were never synced");
+}
