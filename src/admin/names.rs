@@ -63,6 +63,8 @@ crate::families! {
 
     /// Fetches that wait for more to read.
     FETCHES_WAITING: gauge "kuring_fetches_waiting" [];
+    /// Produce requests that wait for the disk or for replicas.
+    APPENDS_WAITING: gauge "kuring_appends_waiting" [];
     /// Received requests held in memory.
     RECEIVE: gauge "kuring_receive_bytes" ["shard"];
     /// Receive memory that lies ready.

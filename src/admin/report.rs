@@ -87,7 +87,9 @@ fn shards(text: &mut Exposition, gathered: &Gathered) {
         text.add(&names::MESH_CREDITS, &[&shard], figures.mesh_credits);
         text.add(&names::MESH_CALLS, &[&shard], figures.mesh_calls);
     }
-    for stall in runtime::stalls() {
+    let mut stalls = runtime::stalls();
+    stalls.sort_by(|one, other| one.shard.cmp(&other.shard));
+    for stall in stalls {
         let Some(shard) = stall.shard.strip_prefix("shard-") else { continue };
         text.add(&names::SHARD_STALLS, &[shard], stall.stalls);
         text.add(&names::SHARD_STALL_LONGEST, &[shard], stall.longest.as_secs_f64());
@@ -188,6 +190,7 @@ fn memory(
 ) {
     let sum = |of: fn(&ShardReport) -> u64| reports.iter().map(|report| of(report)).sum::<u64>();
     text.add(&names::FETCHES_WAITING, &[], sum(|report| report.figures.fetches_parked as u64));
+    text.add(&names::APPENDS_WAITING, &[], sum(|report| report.figures.appends_waiting as u64));
     let limits_of_shard = &sources.config.serving_limits;
     let shards = u16::try_from(reports.len()).unwrap_or(u16::MAX);
     text.add(&names::RECEIVE_MAX, &[], limits_of_shard.receive_bytes(shards));

@@ -120,6 +120,7 @@ impl Shard {
             {
                 let now = clock::monotonic();
                 in_flight.waits_since.set(Some(now));
+                self.appends_waiting.set(self.appends_waiting.get() + 1);
                 let deadline = now.plus(timeout);
                 let key = self.timers.insert(deadline, Timer::AppendTimeout(Rc::downgrade(&in_flight)));
                 in_flight.timer.set(Some(key));
@@ -224,7 +225,10 @@ impl Shard {
             .collect();
         let spent = std::mem::take(&mut *in_flight.spent.borrow_mut());
         let waited = match in_flight.waits_since.get() {
-            Some(since) => clock::monotonic().since(since),
+            Some(since) => {
+                self.appends_waiting.set(self.appends_waiting.get() - 1);
+                clock::monotonic().since(since)
+            }
             None => Duration::ZERO,
         };
         self.mesh.push_reply(reply_to, Reply::Append(AppendReply { parts, spent, waited }));

@@ -164,6 +164,8 @@ pub struct Shard {
     pub requests: RequestFigures,
     /// How long flushes took.
     flushes: Histogram,
+    /// Produce requests whose answers wait for more than their turn.
+    appends_waiting: Cell<usize>,
 }
 
 impl Shard {
@@ -196,6 +198,7 @@ impl Shard {
             counters: Counters::new(),
             requests: RequestFigures::new(),
             flushes: Histogram::default(),
+            appends_waiting: Cell::new(0),
         });
         pump::start(&shard, requests, replies);
         timers::start(&shard);
