@@ -129,6 +129,29 @@ crate::families! {
     /// How long flushes took.
     FLUSHES: histogram "kuring_log_flush_seconds" [];
 
+    /// Cleanings of logs (compaction), by outcome: done, aborted (the log had changed), failed.
+    CLEANER_RUNS: counter "kuring_cleaner_runs_total" ["outcome"];
+    /// Bytes that the cleaner has read and written.
+    CLEANER_BYTES: counter "kuring_cleaner_bytes_total" ["direction"];
+    /// Time in which the cleaner's threads worked.
+    CLEANER_BUSY: counter "kuring_cleaner_busy_seconds_total" [];
+    /// Time in which the cleaner was held up by its budgets.
+    CLEANER_THROTTLED: counter "kuring_cleaner_throttled_seconds_total" [];
+    /// Dirty part of the dirtiest log at the cleaner's last look.
+    CLEANER_DIRTIEST: gauge "kuring_cleaner_dirtiest_ratio" [];
+    /// Part of the memory for keys that the last cleaning used.
+    CLEANER_MEMORY: gauge "kuring_cleaner_memory_used_ratio" [];
+    /// Part of the last cleaning's bytes that stayed.
+    CLEANER_KEPT: gauge "kuring_cleaner_kept_ratio" [];
+    /// How long the last cleaning took.
+    CLEANER_LAST: gauge "kuring_cleaner_last_run_seconds" [];
+    /// Time since the cleaner last looked for something to clean.
+    CLEANER_SINCE_LOOK: gauge "kuring_cleaner_since_look_seconds" [];
+    /// Partitions that cannot be cleaned, at the cleaner's last look.
+    UNCLEANABLE: gauge "kuring_cleaner_uncleanable_partitions" ["directory"];
+    /// Dirty bytes of partitions that cannot be cleaned.
+    UNCLEANABLE_BYTES: gauge "kuring_cleaner_uncleanable_bytes" ["directory"];
+
     /// Bytes of the topic's logs on this broker (kuring.metrics.logs=topic).
     TOPIC_BYTES: gauge "kuring_topic_log_bytes" ["topic"];
     /// Segments of the topic's logs on this broker (kuring.metrics.logs=topic).

@@ -1,6 +1,7 @@
 //! From what was gathered to the text of `/metrics`: pure, but for the process's own figures.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::desk::{ControlReport, ShardReport};
@@ -28,6 +29,7 @@ pub(super) fn serving(phase: Phase, sources: &Sources, gathered: &Gathered, took
     counters(&mut text, &reports, &mut limits);
     memory(&mut text, sources, &reports, &mut limits);
     logs(&mut text, sources, &reports);
+    cleaner(&mut text, sources);
     details(&mut text, &reports);
     if let Some(control) = &gathered.control {
         cluster(&mut text, sources, control, &reports);
@@ -254,6 +256,32 @@ fn logs(text: &mut Exposition, sources: &Sources, reports: &[&ShardReport]) {
         flushes.merge(&report.figures.flushes);
     }
     text.add_histogram(&names::FLUSHES, &[], &flushes);
+}
+
+fn cleaner(text: &mut Exposition, sources: &Sources) {
+    let counters = &sources.directories.cleaner.counters;
+    let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let share = |percent: &AtomicU64| get(percent) as f64 / 1e2;
+    let seconds = |ms: &AtomicU64| get(ms) as f64 / 1e3;
+    text.add(&names::CLEANER_RUNS, &["done"], get(&counters.runs));
+    text.add(&names::CLEANER_RUNS, &["aborted"], get(&counters.runs_aborted));
+    text.add(&names::CLEANER_RUNS, &["failed"], get(&counters.runs_failed));
+    text.add(&names::CLEANER_BYTES, &["read"], get(&counters.read_bytes));
+    text.add(&names::CLEANER_BYTES, &["written"], get(&counters.written_bytes));
+    text.add(&names::CLEANER_BUSY, &[], seconds(&counters.busy_ms));
+    text.add(&names::CLEANER_THROTTLED, &[], seconds(&counters.throttled_ms));
+    text.add(&names::CLEANER_DIRTIEST, &[], share(&counters.max_dirty_percent));
+    text.add(&names::CLEANER_MEMORY, &[], share(&counters.buffer_utilization_percent));
+    text.add(&names::CLEANER_KEPT, &[], share(&counters.recopy_percent));
+    text.add(&names::CLEANER_LAST, &[], seconds(&counters.last_clean_ms));
+    if let Some(ms) = counters.since_last_look_ms(clock::wall()) {
+        text.add(&names::CLEANER_SINCE_LOOK, &[], ms as f64 / 1e3);
+    }
+    for (index, directory) in sources.directories.list.iter().enumerate() {
+        let path = directory.log_dir.path().display().to_string();
+        text.add(&names::UNCLEANABLE, &[&path], counters.uncleanable_partitions(index));
+        text.add(&names::UNCLEANABLE_BYTES, &[&path], counters.uncleanable_bytes(index));
+    }
 }
 
 fn details(text: &mut Exposition, reports: &[&ShardReport]) {
