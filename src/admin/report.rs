@@ -277,8 +277,8 @@ fn cleaner(text: &mut Exposition, sources: &Sources) {
     if let Some(ms) = counters.since_last_look_ms(clock::wall()) {
         text.add(&names::CLEANER_SINCE_LOOK, &[], ms as f64 / 1e3);
     }
-    for (index, directory) in sources.directories.list.iter().enumerate() {
-        let path = directory.log_dir.path().display().to_string();
+    for index in 0..sources.directories.list.len() {
+        let path = sources.directories.path(index).display().to_string();
         text.add(&names::UNCLEANABLE, &[&path], counters.uncleanable_partitions(index));
         text.add(&names::UNCLEANABLE_BYTES, &[&path], counters.uncleanable_bytes(index));
     }
