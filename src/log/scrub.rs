@@ -43,6 +43,7 @@ pub struct ScrubJob<F: Files> {
     from: ScrubPosition,
     size: u32,
     bytes_max: u32,
+    layout: u64,
 }
 
 /// What a stretch came to.
@@ -52,11 +53,17 @@ pub struct ScrubOutcome<F: Files> {
     pub findings: Vec<ScrubFinding>,
     /// Where to go on; the caller asks the log for it.
     pub next: ScrubPosition,
+    /// Findings count only if the log's segments are still these: see [`Log::is_current`].
+    pub layout: u64,
 }
 
 impl<F: Files> Log<F> {
-    /// *Shard.* The job for the next stretch from `from` on, of about `bytes_max`; `None` at the log's end.
+    /// *Shard.* The job for the next stretch from `from` on, of about `bytes_max`; `None` at the log's end, and while
+    /// compaction exchanges files.
     pub fn scrub_job(&self, from: Option<ScrubPosition>, bytes_max: u32) -> Option<ScrubJob<F>> {
+        if self.upkeep.has_swaps() {
+            return None;
+        }
         let before_all = Offset(i64::MIN);
         let from = from.unwrap_or(ScrubPosition { segment: before_all, position: 0, offset: before_all });
         let is_left = |base: Offset, size: u32| match base.cmp(&from.segment) {
@@ -76,6 +83,7 @@ impl<F: Files> Log<F> {
             from,
             size: segment.size,
             bytes_max,
+            layout: self.layout,
         })
     }
 }
@@ -101,7 +109,12 @@ impl<F: Files> ScrubJob<F> {
             None => match self.context.files.open(&path, OpenMode::Read) {
                 // Retention has taken it.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    return Ok(ScrubOutcome { read: None, findings: Vec::new(), next: gone });
+                    return Ok(ScrubOutcome {
+                        read: None,
+                        findings: Vec::new(),
+                        next: gone,
+                        layout: self.layout,
+                    });
                 }
                 opened => SegmentFile::new(&self.context, opened.context("open", &path)?),
             },
@@ -132,6 +145,6 @@ impl<F: Files> ScrubJob<F> {
         }
         let end = next.min(self.size);
         let next = ScrubPosition { segment, position: next, offset };
-        Ok(ScrubOutcome { read: Some((file, position, end)), findings, next })
+        Ok(ScrubOutcome { read: Some((file, position, end)), findings, next, layout: self.layout })
     }
 }
