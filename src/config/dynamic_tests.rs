@@ -230,6 +230,7 @@ fn every_dynamic_broker_config_changes_what_it_is_for() {
         ("log.cleanup.policy", "compact"),
         ("log.message.timestamp.type", "LogAppendTime"),
         ("log.cleaner.min.cleanable.ratio", "0.1"),
+        ("log.cleaner.io.buffer.load.factor", "0.5"),
         ("unclean.leader.election.enable", "true"),
         ("log.preallocate", "true"),
         ("max.connections.per.ip.overrides", "127.0.0.1:3"),
@@ -247,7 +248,8 @@ fn every_dynamic_broker_config_changes_what_it_is_for() {
         }
         let after = config.levels(&none, &changed);
         let differs = before.log_config(&topic) != after.log_config(&topic)
-            || before.connection_limits() != after.connection_limits();
+            || before.connection_limits() != after.connection_limits()
+            || before.cleaner() != after.cleaner();
         assert!(differs, "{}", definition.name);
     }
 }

@@ -8,6 +8,9 @@ use super::table;
 use super::{CleanerSettings, ListenerName, LogConfig};
 use std::collections::BTreeMap;
 
+/// More threads than this are not made: they would only wait for the disk together.
+const CLEANER_THREADS_MAX: u64 = 64;
+
 /// Values of one level by name, as the metadata log keeps them.
 pub type Overrides = BTreeMap<String, String>;
 
@@ -139,7 +142,7 @@ impl Levels<'_> {
         };
         CleanerSettings {
             enabled: self.value("log.cleaner.enable") == Value::Boolean(true),
-            threads: integer("log.cleaner.threads") as usize,
+            threads: integer("log.cleaner.threads").min(CLEANER_THREADS_MAX) as usize,
             bytes_per_second: double("log.cleaner.io.max.bytes.per.second"),
             map_bytes: integer("log.cleaner.dedupe.buffer.size"),
             map_load_factor: double("log.cleaner.io.buffer.load.factor"),

@@ -134,7 +134,8 @@ impl<F: Files> Log<F> {
             windows: VecDeque::new(),
             generation: 0,
             layout: 0,
-            cleaned,
+            // What is appended after a loss is not clean.
+            cleaned: cleaned.filter(|cleaned| *cleaned <= end),
             offline: false,
             met_full_disk: false,
             // A process that was killed may have created the last file without a sync of the directory since.

@@ -14,7 +14,7 @@ use crate::harness::raw::{Answer, FETCH, Raw, fetch};
 use crate::harness::{Broker, PATIENCE, eventually};
 
 /// The status and the body that a GET is answered with.
-fn get(address: &str, path: &str) -> (u16, String) {
+pub fn get(address: &str, path: &str) -> (u16, String) {
     try_get(address, path).expect("an answer of the admin listener")
 }
 

@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
+use rdkafka::admin::{AlterConfig, ResourceSpecifier};
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use rdkafka::error::KafkaError;
 use rdkafka::message::Message as _;
 use rdkafka::{Offset, TopicPartitionList};
 
-use crate::harness::client::{Client, Send};
+use crate::admin::get;
+use crate::harness::client::{Client, Send, options};
 use crate::harness::{Broker, PATIENCE, eventually};
 
 /// The least that Kafka takes as `segment.bytes`.
@@ -175,4 +177,56 @@ fn committed_offsets_are_compacted_and_survive() {
     broker.terminate();
     broker.start_again(1);
     assert_eq!(committed(&client), Offset::Offset(commits));
+}
+
+fn compact_from_now_on(client: &Client, topic: &str) {
+    let alter = AlterConfig::new(ResourceSpecifier::Topic(topic))
+        .set("cleanup.policy", "compact")
+        .set("segment.bytes", "1048576")
+        .set("min.cleanable.dirty.ratio", "0.01");
+    let results = client.wait(client.admin().alter_configs([&alter], &options())).expect("sent");
+    assert!(results.iter().all(Result::is_ok), "{results:?}");
+}
+
+#[test]
+fn a_partition_that_cannot_be_compacted_is_told_of_once_and_the_others_go_on() {
+    if Broker::is_kafka() {
+        return;
+    }
+    let broker = Broker::with(2, SETTINGS);
+    let client = Client::of(&broker);
+    let topics = ["bad", "good"];
+    for topic in topics {
+        client.create_topic(topic, 1, &[("segment.bytes", "1048576")]);
+        for round in 0..6 {
+            send(&client, topic, (0..5).map(|key| format!("k{key}")), round);
+        }
+        roll(&client, topic, 0);
+    }
+    let damaged = broker.data().join("bad-0/00000000000000000000.log");
+    let mut bytes = std::fs::read(&damaged).expect("the first segment");
+    bytes[5_000] ^= 1;
+    std::fs::write(&damaged, bytes).expect("damaged");
+    topics.iter().for_each(|topic| compact_from_now_on(&client, topic));
+    eventually("the sound one is compacted", || {
+        let found = read_to_end(&client, "good", Offset::Beginning);
+        (found.range(..30).count() <= 6).then_some(())
+    });
+    let told = || broker.log().lines().filter(|line| line.contains("cannot be compacted")).count();
+    eventually("the damaged one is told of", || (told() == 1).then_some(()));
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    assert_eq!(told(), 1, "{}", broker.log());
+    assert!(broker.log().contains("bad-0"));
+    eventually("it is counted", || {
+        let (_, metrics) = get(broker.admin(), "/metrics");
+        let value = |name: &str| {
+            let line = metrics.lines().find(|line| line.starts_with(name))?;
+            line.rsplit_once(' ')?.1.parse::<f64>().ok()
+        };
+        let bad = value("kuring_cleaner_uncleanable_partitions{")? == 1.0;
+        (bad && value("kuring_cleaner_runs_total{outcome=\"done\"}")? >= 1.0
+            && value("kuring_cleaner_bytes_total{direction=\"written\"}")? > 0.0)
+            .then_some(())
+    });
+    send(&client, "bad", (0..5).map(|key| format!("k{key}")), 7);
 }

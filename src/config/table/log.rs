@@ -285,9 +285,9 @@ pub(super) static LOG: &[Definition] = &[
         "log.cleaner.threads",
         Int,
         Some("1"),
-        Between(0, 64),
+        AtLeast(0),
         Medium,
-        "How many partitions are compacted at the same time, each on a thread of its own.",
+        "How many partitions are compacted at the same time, each on a thread of its own; 64 at most.",
     )
     .dynamic(),
     p(

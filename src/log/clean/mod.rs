@@ -203,7 +203,7 @@ impl<F: Files> Log<F> {
     /// `generation` of the work.
     pub fn mark_cleaned(&mut self, up_to: Offset, generation: u64) {
         if generation == self.generation {
-            self.cleaned = Some(up_to.max(self.cleaned.unwrap_or(Offset::ZERO)));
+            self.cleaned = Some(up_to);
         }
     }
 
