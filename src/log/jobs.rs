@@ -206,7 +206,7 @@ enum Task<F: Files> {
     Delete { bases: Vec<Offset> },
     Unlink { paths: Vec<PathBuf> },
     Swap(Swap),
-    Reindex { segment: Offset, size: u32, interval: u32 },
+    Reindex { segment: Offset, size: u32, interval: u32, layout: u64 },
 }
 
 struct Roll<F: Files> {
@@ -252,7 +252,7 @@ enum Done<F: Files> {
     Deleted { paths: Vec<PathBuf> },
     Unlinked,
     Swapped(Swapped),
-    Reindexed { segment: Offset, tables: Result<Option<reindex::Tables>, LogError> },
+    Reindexed { segment: Offset, layout: u64, tables: Result<Option<reindex::Tables>, LogError> },
 }
 
 impl<F: Files> Log<F> {
@@ -309,7 +309,8 @@ impl<F: Files> Log<F> {
         }
         if let Some((segment, size)) = self.reindex_due() {
             self.upkeep.reindex.retain(|base| *base != segment);
-            return Some(Task::Reindex { segment, size, interval: self.config.index_interval_bytes });
+            let (interval, layout) = (self.config.index_interval_bytes, self.layout);
+            return Some(Task::Reindex { segment, size, interval, layout });
         }
         let due = self.upkeep.unlinks.front().is_some_and(|unlink| unlink.due <= now.monotonic);
         let unlink = if due { self.upkeep.unlinks.pop_front() } else { None };
@@ -453,7 +454,11 @@ impl<F: Files> Log<F> {
                 self.unlink_later(paths, now);
             }
             Done::Unlinked => {}
-            Done::Reindexed { segment, tables } => self.reindexed(segment, tables)?,
+            // Else the segment may be another one by now, with indexes of its own.
+            Done::Reindexed { segment, layout, tables } if layout == self.layout => {
+                self.reindexed(segment, tables)?;
+            }
+            Done::Reindexed { .. } => {}
         }
         Ok(())
     }
@@ -588,9 +593,9 @@ impl<F: Files> Job<F> {
                 Ok(()) => Ok(Done::Unlinked),
                 Err(error) => Err(Failed { error, task: Task::Unlink { paths } }),
             },
-            Task::Reindex { segment, size, interval } => {
+            Task::Reindex { segment, size, interval, layout } => {
                 let tables = reindex::rebuild(&context, &dir, segment, size, interval);
-                Ok(Done::Reindexed { segment, tables })
+                Ok(Done::Reindexed { segment, layout, tables })
             }
             Task::Swap(mut swap) => match swap.run(&context, &dir) {
                 Ok(swapped) => Ok(Done::Swapped(swapped)),

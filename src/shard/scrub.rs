@@ -71,11 +71,13 @@ impl Shard {
                 );
             }
             position = Some(outcome.next);
-            let bytes = outcome.read.map_or(0, |(_, from, to)| u64::from(to - from));
+            let bytes = outcome.read.as_ref().map_or(0, |(_, from, to)| u64::from(to - from));
             directories.counters.scrubbed_bytes.fetch_add(bytes, Ordering::Relaxed);
             let pause = Duration::from_secs(bytes).as_nanos() / u128::from(bytes_per_second);
             self.sleep(Duration::from_nanos(u64::try_from(pause).unwrap_or(u64::MAX))).await;
-            if self.is_stopping() {
+            // After an exchange in the pause the position would be one of another file.
+            let is_current = replica.with(|partition| partition.log().is_current(outcome.layout));
+            if self.is_stopping() || is_current != Ok(true) {
                 return;
             }
         }
