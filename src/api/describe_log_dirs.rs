@@ -102,13 +102,13 @@ fn describe(
 fn topics(sizes: &[LogSize]) -> Vec<DescribeLogDirsTopic> {
     let by_topic = sizes.chunk_by(|a, b| a.topic_partition.topic == b.topic_partition.topic);
     let topic = |sizes: &[LogSize]| {
-        // A leader lags behind nobody, and no log is on its way to another directory.
+        // A leader lags behind nobody; a copy on its way to another directory does.
         let partitions = sizes.iter().map(|size| {
             DescribeLogDirsPartition::default()
                 .with_partition_index(size.topic_partition.partition.0)
                 .with_partition_size(clamp(size.bytes))
-                .with_offset_lag(0)
-                .with_is_future_key(false)
+                .with_offset_lag(size.future_lag.unwrap_or(0))
+                .with_is_future_key(size.future_lag.is_some())
         });
         let name = StrBytes::from_string(sizes[0].topic_partition.topic.to_string());
         DescribeLogDirsTopic::default().with_name(TopicName(name)).with_partitions(partitions.collect())

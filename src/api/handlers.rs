@@ -11,10 +11,10 @@ use kafka_protocol::protocol::{Encodable, HeaderVersion, Request};
 
 use super::errors::ErrorCodes;
 use super::{
-    Client, Outcome, answer, api_versions, configs, create_partitions, create_topics, delete_records,
-    delete_topics, describe_cluster, describe_log_dirs, describe_producers, describe_topic_partitions, fetch,
-    find_coordinator, groups, init_producer_id, list_offsets, malformed, metadata, offset_for_leader_epoch,
-    offsets, produce,
+    Client, Outcome, alter_replica_log_dirs, answer, api_versions, configs, create_partitions, create_topics,
+    delete_records, delete_topics, describe_cluster, describe_log_dirs, describe_producers,
+    describe_topic_partitions, fetch, find_coordinator, groups, init_producer_id, list_offsets, malformed,
+    metadata, offset_for_leader_epoch, offsets, produce,
 };
 use crate::wire::header::RequestHeader;
 use crate::wire::read::DecodeError;
@@ -94,6 +94,9 @@ pub(super) fn handler(key: ApiKey) -> Option<Handler> {
         },
         ApiKey::AlterConfigs => |client, header, body| {
             typed(client, header, body, move |request| configs::handle_alter(client, request))
+        },
+        ApiKey::AlterReplicaLogDirs => |client, header, body| {
+            typed(client, header, body, move |request| alter_replica_log_dirs::handle(client, request))
         },
         ApiKey::DescribeLogDirs => |client, header, body| {
             typed(client, header, body, move |request| {

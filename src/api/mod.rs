@@ -5,6 +5,7 @@
 //! have codecs of their own and are given the raw body; every other request is decoded by
 //! [`crate::wire::guard`], which checks each count before anything is allocated for it.
 
+pub mod alter_replica_log_dirs;
 pub mod api_versions;
 mod client;
 mod cluster_view;

@@ -131,7 +131,7 @@ impl<F: Files> Log<F> {
     }
 
     /// Takes note of a batch that is about to be written.
-    fn note(&mut self, head: &BatchHead, marker: Option<EndTxnMarker>) -> Appended {
+    pub(super) fn note(&mut self, head: &BatchHead, marker: Option<EndTxnMarker>) -> Appended {
         let active = self.active();
         let (first, next) = (head.base_offset(), head.next_offset());
         let recent = Recent { first, next, segment: active.base, position: active.size };
@@ -232,7 +232,7 @@ impl<F: Files> Log<F> {
     }
 
     /// The active segment's file; opens it if it was released.
-    fn active_file(&mut self) -> Result<std::sync::Arc<SegmentFile<F>>, (io::Error, bool)> {
+    pub(super) fn active_file(&mut self) -> Result<std::sync::Arc<SegmentFile<F>>, (io::Error, bool)> {
         if let Some(file) = &self.active().file {
             return Ok(std::sync::Arc::clone(file));
         }
@@ -245,7 +245,7 @@ impl<F: Files> Log<F> {
     }
 
     /// Kafka's `LogSegment.shouldRoll`.
-    fn must_roll(&self, head: &BatchHead, now: Now) -> bool {
+    pub(super) fn must_roll(&self, head: &BatchHead, now: Now) -> bool {
         self.must_roll_after(0, 0, head, now)
     }
 

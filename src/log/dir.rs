@@ -101,6 +101,15 @@ pub struct FoundPartition {
     pub log_start: Offset,
     /// `None`: compaction has never cleaned it.
     pub cleaned: Option<Offset>,
+    /// A move between log directories has noted that all of the partition is here, from this offset on.
+    pub moved: Option<Offset>,
+}
+
+impl FoundPartition {
+    /// The checkpoint's or, if that is behind, the note's.
+    pub fn first_offset(&self) -> Offset {
+        self.moved.map_or(self.log_start, |moved| moved.max(self.log_start))
+    }
 }
 
 /// What a log directory holds.
@@ -109,6 +118,8 @@ pub struct Found {
     /// The last shutdown was clean. The marker is gone now.
     pub clean: bool,
     pub partitions: Vec<FoundPartition>,
+    /// Copies of partitions that are on their way here.
+    pub futures: Vec<FoundPartition>,
     /// Directories whose deletion was begun: [`LogDir::remove_deleted`] them.
     pub deleted: Vec<PathBuf>,
 }
@@ -216,6 +227,10 @@ impl<F: Files> LogDir<F> {
         self.meta.directory_id
     }
 
+    pub(super) fn files(&self) -> &F {
+        &self.files
+    }
+
     /// Where the partition's files are or would be.
     pub fn partition_dir(&self, topic_partition: &TopicPartition) -> PathBuf {
         self.path.join(topic_partition.to_string())
@@ -228,12 +243,16 @@ impl<F: Files> LogDir<F> {
         topic_id: TopicId,
     ) -> Result<PathBuf, DirError> {
         let dir = self.partition_dir(topic_partition);
-        self.files.create_dir_all(&dir).context("create", &dir)?;
+        self.create_in(&dir, topic_id)?;
+        Ok(dir)
+    }
+
+    pub(super) fn create_in(&self, dir: &Path, topic_id: TopicId) -> Result<(), DirError> {
+        self.files.create_dir_all(dir).context("create", dir)?;
         let path = dir.join(PARTITION_FILE);
         let text = format!("version: 0\ntopic_id: {topic_id}");
         self.files.write_atomically(&path, text.as_bytes()).context("write", &path)?;
-        self.sync()?;
-        Ok(dir)
+        self.sync()
     }
 
     /// Begins the deletion of a partition: its directory is called `topic-N.<unique>-delete` now, and the name is
@@ -300,9 +319,12 @@ impl<F: Files> LogDir<F> {
     }
 
     fn rename(&self, topic_partition: &TopicPartition, suffix: &str) -> Result<PathBuf, DirError> {
-        let from = self.partition_dir(topic_partition);
         let to = self.path.join(names::marked_dir(topic_partition, suffix));
-        self.files.rename(&from, &to).context("rename", &from)?;
+        self.rename_to(&self.partition_dir(topic_partition), to)
+    }
+
+    pub(super) fn rename_to(&self, from: &Path, to: PathBuf) -> Result<PathBuf, DirError> {
+        self.files.rename(from, &to).context("rename", from)?;
         self.sync()?;
         Ok(to)
     }
@@ -314,36 +336,40 @@ impl<F: Files> LogDir<F> {
         let high_watermarks = self.read_checkpoint(Checkpoint::HighWatermark)?;
         let log_starts = self.read_checkpoint(Checkpoint::LogStart)?;
         let cleaned = self.read_checkpoint(Checkpoint::Cleaner)?;
-        let (mut partitions, mut deleted) = (Vec::new(), Vec::new());
+        let (mut partitions, mut futures, mut deleted) = (Vec::new(), Vec::new(), Vec::new());
         for entry in self.files.list(&self.path).context("list", &self.path)? {
             if !entry.is_dir {
                 continue;
             }
             let dir = self.path.join(&entry.name);
-            match PartitionDir::parse(&entry.name) {
+            let place = PartitionDir::parse(&entry.name);
+            let is_future = matches!(place, Some(PartitionDir::Future(_)));
+            match place {
                 Some(PartitionDir::Delete) => deleted.push(dir),
-                Some(PartitionDir::Live(topic_partition)) => {
+                Some(PartitionDir::Live(topic_partition) | PartitionDir::Future(topic_partition)) => {
                     let offset = |offsets: &HashMap<TopicPartition, Offset>| {
                         offsets.get(&topic_partition).copied().unwrap_or(Offset::ZERO)
                     };
-                    partitions.push(FoundPartition {
+                    let found = FoundPartition {
                         topic_id: self.read_partition_metadata(&dir)?,
+                        moved: self.read_note(&dir)?,
                         dir,
                         recovery_point: offset(&recovery_points),
                         high_watermark: offset(&high_watermarks),
                         log_start: offset(&log_starts),
                         cleaned: cleaned.get(&topic_partition).copied(),
                         topic_partition,
-                    });
+                    };
+                    if is_future { &mut futures } else { &mut partitions }.push(found);
                 }
-                Some(PartitionDir::Stray | PartitionDir::Future) | None => {}
+                Some(PartitionDir::Stray) | None => {}
             }
         }
         if clean {
             self.files.remove_file(&clean_path).context("remove", &clean_path)?;
             self.sync()?;
         }
-        Ok(Found { clean, partitions, deleted })
+        Ok(Found { clean, partitions, futures, deleted })
     }
 
     fn read_checkpoint(&self, checkpoint: Checkpoint) -> Result<HashMap<TopicPartition, Offset>, DirError> {
@@ -431,7 +457,7 @@ mod tests {
     fn a_directory_comes_back_as_it_was_left() {
         let files = MemFiles::new(1);
         let (dir, found) = open(&files).unwrap();
-        assert_eq!(found, Found { clean: false, partitions: vec![], deleted: vec![] });
+        assert_eq!(found, Found { clean: false, partitions: vec![], futures: vec![], deleted: vec![] });
         let topic_id = TopicId(uuid::Uuid::from_u128(77));
         let (kept, gone) =
             (TopicPartition::new("a-b", PartitionIndex(2)), TopicPartition::new("x", PartitionIndex(0)));
@@ -455,8 +481,17 @@ mod tests {
             high_watermark: Offset(8),
             log_start: Offset(3),
             cleaned: Some(Offset(6)),
+            moved: None,
         };
-        assert_eq!(found, Found { clean: true, partitions: vec![partition], deleted: vec![deleted.clone()] });
+        assert_eq!(
+            found,
+            Found {
+                clean: true,
+                partitions: vec![partition],
+                futures: vec![],
+                deleted: vec![deleted.clone()]
+            }
+        );
         again.remove_deleted(&deleted).unwrap();
         files.crash(Crash::Machine);
         let (_, found) = open(&files).unwrap();

@@ -184,6 +184,18 @@ impl<F: Files> Upkeep<F> {
         self.segment_began = appended_bytes;
     }
 
+    /// The directory is called `dir` now.
+    pub fn relocate(&mut self, dir: &Path) {
+        assert!(self.is_idle(), "a job has the old name");
+        let relocate = |path: &mut PathBuf| {
+            if let Some(name) = path.file_name() {
+                *path = dir.join(name);
+            }
+        };
+        self.spare.iter_mut().for_each(|spare| relocate(&mut spare.path));
+        self.unlinks.iter_mut().flat_map(|unlink| &mut unlink.paths).for_each(relocate);
+    }
+
     /// No job is out and none is due but unlinks.
     pub fn is_idle(&self) -> bool {
         !self.in_flight && self.rolled.is_empty() && self.doomed.is_empty() && self.swaps.is_empty()

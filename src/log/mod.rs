@@ -13,6 +13,8 @@ mod dir;
 mod epochs;
 mod error;
 mod flush;
+mod follow;
+mod future_dir;
 mod index;
 mod index_write;
 mod jobs;

@@ -116,26 +116,24 @@ pub(super) enum PartitionDir {
     Delete,
     /// `topic-N.<uuid>-stray`: not this broker's any more, kept for the operator.
     Stray,
-    /// `topic-N.<uuid>-future`: a move between log directories.
-    Future,
+    /// `topic-N.<uuid>-future`: on its way here from another log directory.
+    Future(TopicPartition),
 }
 
 impl PartitionDir {
     /// `None`: not a partition's.
     pub fn parse(name: &str) -> Option<PartitionDir> {
-        for (suffix, kind) in [
-            ("-delete", PartitionDir::Delete),
-            ("-stray", PartitionDir::Stray),
-            ("-future", PartitionDir::Future),
-        ] {
+        const DELETE: fn(TopicPartition) -> PartitionDir = |_| PartitionDir::Delete;
+        const STRAY: fn(TopicPartition) -> PartitionDir = |_| PartitionDir::Stray;
+        for (suffix, kind) in [("-delete", DELETE), ("-stray", STRAY), ("-future", PartitionDir::Future)] {
             // A topic may be called `x.y-delete` too: what counts is the partition number before the unique id.
             if let Some(rest) = name.strip_suffix(suffix)
                 && let Some((live, unique)) = rest.rsplit_once('.')
                 && unique.len() == 32
                 && unique.bytes().all(|byte| byte.is_ascii_hexdigit())
-                && topic_partition(live).is_some()
+                && let Some(live) = topic_partition(live)
             {
-                return Some(kind);
+                return Some(kind(live));
             }
         }
         topic_partition(name).map(PartitionDir::Live)

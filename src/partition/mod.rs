@@ -194,6 +194,27 @@ impl<F: Files, T> Partition<F, T> {
         !self.queue.is_empty()
     }
 
+    pub fn is_flushing(&self) -> bool {
+        self.flushing
+    }
+
+    /// While they are held no flush begins. None may be under way.
+    pub fn hold_flushes(&mut self, hold: bool) {
+        self.flushing = hold;
+    }
+
+    /// Goes on with `log`, a whole copy of its log on the disk; returns the old one. No job and no flush may be
+    /// out.
+    pub fn replace_log(&mut self, mut log: Log<F>, committed: &mut Vec<Committed<T>>) -> Log<F> {
+        // It may have moved since the copy was made.
+        let _ = log.advance_log_start(self.log.log_start());
+        log.succeed(&self.log, self.leader_epoch, self.high_watermark);
+        let old = std::mem::replace(&mut self.log, log);
+        self.preparing = false;
+        self.advance_high_watermark(committed);
+        old
+    }
+
     /// Removes records below `offset` (DeleteRecords; -1 stands for the high watermark); answers the new
     /// log start.
     pub fn delete_records(&mut self, offset: Offset) -> Result<Offset, ErrorCode> {

@@ -401,7 +401,8 @@ impl Leader {
             }
         }
         // Of partitions that were never opened.
-        for entry in directories.start_list.take_rest() {
+        let futures = directories.futures.take_rest();
+        for entry in directories.start_list.take_rest().into_iter().chain(futures) {
             directories.mark_unclean(entry.directory);
             entries.push(entry.into());
         }

@@ -52,6 +52,7 @@ pub(super) fn open(config: &BrokerConfig) -> Result<Opened, StartError> {
     };
     let mut list = Vec::new();
     let mut entries = Vec::new();
+    let mut futures = Vec::new();
     let mut deleted = Vec::new();
     for Locked { path, lock, .. } in locked {
         let index = list.len();
@@ -62,11 +63,9 @@ pub(super) fn open(config: &BrokerConfig) -> Result<Opened, StartError> {
                 continue;
             }
         };
-        entries.extend(found.partitions.into_iter().map(|partition| StartEntry {
-            directory: index,
-            found: partition,
-            clean: found.clean,
-        }));
+        let entry = |partition| StartEntry { directory: index, found: partition, clean: found.clean };
+        entries.extend(found.partitions.into_iter().map(entry));
+        futures.extend(found.futures.into_iter().map(entry));
         deleted.extend(found.deleted.into_iter().map(|path| (index, path)));
         list.push(directory);
     }
@@ -87,7 +86,10 @@ pub(super) fn open(config: &BrokerConfig) -> Result<Opened, StartError> {
         return Err(StartError::NoDirectory);
     }
     let stop = shared.stop.clone();
-    let directories = Directories::new(list, never_opened, metadata, threads, start_list, stop);
+    // One that has all comes first.
+    futures.sort_by_key(|entry: &StartEntry| entry.found.moved.is_none());
+    let found = (start_list, StartList::new(futures));
+    let directories = Directories::new(list, never_opened, metadata, threads, found, stop);
     Ok(Opened { directories: Arc::new(directories), cluster_id, partitions, deleted })
 }
 

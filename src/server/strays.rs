@@ -16,7 +16,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(3600);
 /// Renames what the start found and no shard wanted.
 pub(super) async fn put_aside(shard: &Rc<Shard>, image: &Image) {
     let directories = &shard.settings().directories;
-    let strays = directories.start_list.take_rest();
+    let mut strays = directories.start_list.take_rest();
+    strays.append(&mut directories.futures.take_rest());
     if image.topic_count() == 0 && !strays.is_empty() {
         // More likely the metadata was lost than every topic deleted.
         tracing::error!(
@@ -29,8 +30,10 @@ pub(super) async fn put_aside(shard: &Rc<Shard>, image: &Image) {
         let name = entry.found.topic_partition.clone();
         let directories = directories.clone();
         let threads = directories.threads.clone();
-        let renamed =
-            threads.run("stray", move || directories.list[entry.directory].log_dir.mark_stray(&name)).await;
+        let dir = entry.found.dir.clone();
+        let renamed = threads
+            .run("stray", move || directories.list[entry.directory].log_dir.mark_future_stray(&dir, &name));
+        let renamed = renamed.await;
         match renamed {
             Ok(path) => tracing::warn!(
                 partition = %entry.found.topic_partition,

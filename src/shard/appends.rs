@@ -129,6 +129,10 @@ impl Shard {
     }
 
     fn turn(self: &Rc<Self>, replica: &Rc<Replica>, budget_bytes: &mut usize) {
+        if replica.held.get() {
+            // Whoever holds it has it resumed.
+            return;
+        }
         let mut committed = Vec::new();
         let turned = replica.with(|partition| {
             let before = partition.log().log_end();

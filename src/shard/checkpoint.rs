@@ -16,7 +16,7 @@ impl Shard {
         let replicas = self.replicas.borrow();
         let entries = replicas.values().filter_map(|replica| {
             let live = replica.with(|partition| CheckpointEntry {
-                directory: replica.directory,
+                directory: replica.directory(),
                 topic_partition: replica.topic_partition.clone(),
                 recovery_point: partition.log().recovery_point(),
                 high_watermark: partition.high_watermark(),
@@ -25,7 +25,10 @@ impl Shard {
             });
             live.ok().or_else(|| replica.found_entry())
         });
-        entries.collect()
+        let copies = replicas.values().filter_map(|replica| {
+            replica.moving().map(|moving| moving.checkpoint_entry(&replica.topic_partition))
+        });
+        entries.chain(copies).collect()
     }
 
     /// Gathers the offsets of all shards and writes every directory's checkpoint files, on a file thread.

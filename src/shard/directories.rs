@@ -16,6 +16,9 @@ use crate::io::os::OsFiles;
 use crate::io::threads::FileThreads;
 use crate::log::{DirLock, FoundPartition, LogContext, LogDir};
 
+/// Partitions that do not exist yet and have a place: more are not remembered.
+const PREFERRED_MAX: usize = 10_000;
+
 /// A log directory that was opened.
 pub struct Directory {
     pub log_dir: LogDir<OsFiles>,
@@ -37,6 +40,12 @@ pub struct Directories {
     pub cleaner: Cleaner,
     /// What the start found on disk and no shard has opened yet.
     pub start_list: StartList,
+    /// The copies among that: of partitions on their way to another directory.
+    pub futures: StartList,
+    /// Partitions in each directory, copies on their way there among them.
+    partitions: Mutex<Vec<usize>>,
+    /// Where partitions that do not exist yet are to go (AlterReplicaLogDirs).
+    preferred: Mutex<HashMap<TopicPartition, usize>>,
     /// The one that holds the metadata log too: without it nothing can be promised.
     metadata: Option<usize>,
     failed: Vec<AtomicBool>,
@@ -101,8 +110,8 @@ pub struct StartEntry {
 
 impl From<StartEntry> for CheckpointEntry {
     fn from(entry: StartEntry) -> Self {
-        let FoundPartition { topic_partition, recovery_point, high_watermark, log_start, cleaned, .. } =
-            entry.found;
+        let log_start = entry.found.first_offset();
+        let FoundPartition { topic_partition, recovery_point, high_watermark, cleaned, .. } = entry.found;
         Self {
             directory: entry.directory,
             topic_partition,
@@ -155,6 +164,13 @@ impl StartList {
         (same.map(|index| entries.swap_remove(index)), entries)
     }
 
+    /// Leaves entries to [`StartList::take_rest`].
+    pub(super) fn put_back(&self, entries: Vec<StartEntry>) {
+        for entry in entries {
+            self.lock().entry(entry.found.topic_partition.clone()).or_default().push(entry);
+        }
+    }
+
     /// What no shard wanted: partitions that the metadata does not know.
     pub fn take_rest(&self) -> Vec<StartEntry> {
         self.lock().drain().flat_map(|(_, entries)| entries).collect()
@@ -173,18 +189,22 @@ impl Directories {
         never_opened: Vec<PathBuf>,
         metadata: Option<usize>,
         threads: FileThreads,
-        start_list: StartList,
+        (start_list, futures): (StartList, StartList),
         stopping: Arc<AtomicBool>,
     ) -> Self {
         let flags = || list.iter().map(|_| AtomicBool::new(false)).collect();
         let (failed, failing, unclean) = (flags(), flags(), flags());
         let cleaner = Cleaner::new(list.len());
+        let partitions = Mutex::new(vec![0; list.len()]);
         Self {
             list,
             never_opened,
             threads,
             cleaner,
             start_list,
+            futures,
+            partitions,
+            preferred: Mutex::default(),
             metadata,
             failed,
             failing,
@@ -203,6 +223,42 @@ impl Directories {
         match self.list.get(directory) {
             Some(directory) => directory.log_dir.path(),
             None => &self.never_opened[directory - self.list.len()],
+        }
+    }
+
+    /// The number of the directory that a client calls `path`.
+    pub fn number_of(&self, path: &Path) -> Option<usize> {
+        (0..self.count()).find(|&number| std::path::absolute(self.path(number)).is_ok_and(|own| own == path))
+    }
+
+    /// Remembers where a partition that does not exist yet is to go. False when too many are remembered.
+    pub fn prefer(&self, topic_partition: TopicPartition, directory: usize) -> bool {
+        let mut preferred = lock(&self.preferred);
+        let has_room = preferred.len() < PREFERRED_MAX || preferred.contains_key(&topic_partition);
+        if has_room {
+            preferred.insert(topic_partition, directory);
+        }
+        has_room
+    }
+
+    /// The directory of a new partition: the one that was asked for, else the one with the fewest, full ones last
+    /// (`LogManager.nextLogDirs`); it is counted there. Ties go round by shard.
+    pub(super) fn place(&self, topic_partition: &TopicPartition, shard: usize) -> usize {
+        let wanted = lock(&self.preferred).remove(topic_partition).filter(|&number| !self.has_failed(number));
+        let mut partitions = lock(&self.partitions);
+        let count = self.list.len();
+        let turn = |number: usize| (number + count - shard % count) % count;
+        let serving = (0..count).filter(|&number| !self.has_failed(number));
+        let fewest = serving.min_by_key(|&number| (self.is_full(number), partitions[number], turn(number)));
+        let number = wanted.or(fewest).unwrap_or(0);
+        partitions[number] += 1;
+        number
+    }
+
+    /// A partition comes (1) or goes (-1).
+    pub(super) fn count_partition(&self, directory: usize, change: isize) {
+        if let Some(partitions) = lock(&self.partitions).get_mut(directory) {
+            *partitions = partitions.saturating_add_signed(change);
         }
     }
 
@@ -312,4 +368,8 @@ impl Directories {
             strays_removed: get(&self.counters.strays_removed),
         }
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -25,7 +25,7 @@ const REPORT_AGAIN_AFTER: Duration = Duration::from_secs(1);
 impl Shard {
     /// A disk error ends the directory's service on every shard; the rest goes on.
     pub(super) fn report_failure(self: &Rc<Self>, replica: &Replica, error: &dyn std::fmt::Display) {
-        self.fail_directory(replica.directory, &format_args!("{}: {error}", replica.topic_partition));
+        self.fail_directory(replica.directory(), &format_args!("{}: {error}", replica.topic_partition));
     }
 
     /// The directory has failed with `error`: its partitions go offline on every shard. Only the first failure is
@@ -110,7 +110,7 @@ impl Shard {
     pub(super) fn directory_failed(self: &Rc<Self>, directory: usize) {
         self.settings.directories.fail(directory);
         let replicas: Vec<Rc<Replica>> = self.replicas.borrow().values().cloned().collect();
-        for replica in replicas.into_iter().filter(|replica| replica.directory == directory) {
+        for replica in replicas.into_iter().filter(|replica| replica.directory() == directory) {
             self.forget_unflushed(&replica);
             if let Some(mut partition) = replica.take(ReplicaState::Offline) {
                 let mut committed = Vec::new();

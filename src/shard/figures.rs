@@ -135,7 +135,7 @@ impl Shard {
 impl Figures {
     fn add(&mut self, replica: &Replica, wanted: &WantedFigures) {
         let state = replica.state.borrow();
-        let sums = &mut self.directories[replica.directory];
+        let sums = &mut self.directories[replica.directory()];
         let name = &replica.topic_partition;
         let partition = match &*state {
             ReplicaState::Online(partition) => partition,
@@ -146,7 +146,7 @@ impl Figures {
             ReplicaState::Offline => {
                 sums.offline += 1;
                 if self.offline.len() < OFFLINE_NAMED_MAX {
-                    self.offline.push((name.clone(), replica.directory));
+                    self.offline.push((name.clone(), replica.directory()));
                 }
                 return;
             }

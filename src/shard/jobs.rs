@@ -149,7 +149,7 @@ impl Shard {
             let directories = &shard.settings.directories;
             let begun = clock::monotonic();
             let outcome = match shard.settings.config.durability {
-                Durability::Fsync => match directories.list[replica.directory].commit.flush(job).await {
+                Durability::Fsync => match directories.list[replica.directory()].commit.flush(job).await {
                     Some(outcome) => outcome,
                     // Acknowledgements would wait for it for ever.
                     None => fatal("the commit service of a log directory has ended"),

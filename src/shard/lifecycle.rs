@@ -13,6 +13,7 @@ use super::Shard;
 use super::directories::{Directories, StartEntry};
 use super::mesh::ReplyTo;
 use super::messages::{CheckpointEntry, Reply};
+use super::moves;
 use super::placement::PartitionKey;
 use super::replica::{Replica, ReplicaState};
 use crate::base::{LeaderEpoch, Offset, PartitionIndex, TopicPartition, clock};
@@ -31,7 +32,7 @@ const LOGS_AT_ONCE_MAX: usize = 64;
 const OPEN_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// How often a log that is to go looks whether its last job has come back.
-const JOB_POLL: Duration = Duration::from_millis(1);
+pub(super) const JOB_POLL: Duration = Duration::from_millis(1);
 
 impl Shard {
     /// Makes this shard's partitions what `image` says; answers when they are.
@@ -141,8 +142,12 @@ impl Shard {
         }
         let topic_partition = TopicPartition { topic: topic.name.clone(), partition: key.partition };
         let (same, stale) = directories.start_list.take(&topic_partition, key.topic);
-        let found = same.as_ref().map(|entry| entry.found.clone());
-        if same.is_none() && !is_new && directories.any_failed() {
+        let (future, others) = directories.futures.take(&topic_partition, key.topic);
+        directories.futures.put_back(others);
+        let is_moved = future.as_ref().is_some_and(|future| future.found.moved.is_some());
+        let found = if is_moved { &future } else { &same };
+        let found = found.as_ref().map(|entry| (entry.directory, entry.found.clone()));
+        if same.is_none() && !is_moved && !is_new && directories.any_failed() {
             // It may be there: an empty log elsewhere would take its place (`LogManager.getOrCreateLog`).
             let lost = (0..directories.count()).find(|&directory| directories.has_failed(directory));
             let replica = Replica::new(key, topic_partition, lost.unwrap_or_default(), None);
@@ -150,13 +155,16 @@ impl Shard {
             self.replicas.borrow_mut().insert(key, replica);
             return;
         }
-        let directory = match &same {
-            Some(entry) => entry.directory,
-            None => self.emptiest_directory(),
+        let (directory, found) = match found {
+            Some((directory, found)) => {
+                directories.count_partition(directory, 1);
+                (directory, Some(found))
+            }
+            None => (directories.place(&topic_partition, self.id.index()), None),
         };
         let replica = Replica::new(key, topic_partition, directory, found);
         self.replicas.borrow_mut().insert(key, replica.clone());
-        let source = Source { same, stale };
+        let source = Source { same, future, stale };
         if !self.open_replica(&replica, &topic, &source).await {
             self.open_later(replica, topic, source);
         }
@@ -173,7 +181,7 @@ impl Shard {
         let directories = self.settings.directories.clone();
         let durability = self.settings.config.durability;
         let opening = Opening {
-            directory: replica.directory,
+            directory: replica.directory(),
             topic_partition: replica.topic_partition.clone(),
             key: replica.key,
             config: self.log_config(&self.image(), topic),
@@ -194,7 +202,7 @@ impl Shard {
             })
             .await;
         let waits = matches!(*replica.state.borrow(), ReplicaState::Opening | ReplicaState::Offline);
-        if !waits || directories.has_failed(replica.directory) {
+        if !waits || directories.has_failed(replica.directory()) {
             // Its directory has failed or the broker stops.
             if let Ok(log) = opened {
                 directories.threads.drop_later(log);
@@ -210,6 +218,9 @@ impl Shard {
                 let partition = Partition::lead(log, replica.key.topic, epoch, config, durability);
                 replica.go_online(partition);
                 self.look_for_jobs(replica);
+                if let Some(future) = source.future_of_current() {
+                    self.start_move(replica, future.directory, Some(future.clone()));
+                }
                 return true;
             }
             Err(error) => error,
@@ -218,7 +229,7 @@ impl Shard {
         tracing::error!(partition = %replica.topic_partition, "its log cannot be opened: {error}");
         match error.fault() {
             Fault::Disk if !directories.is_stopping() => self.report_failure(replica, &error),
-            Fault::NoSpace => self.note_full(replica.directory),
+            Fault::NoSpace => self.note_full(replica.directory()),
             Fault::Disk | Fault::Corrupt | Fault::NoResources => {}
         }
         !error.fault().passes()
@@ -235,7 +246,7 @@ impl Shard {
                 if !replica.is_offline()
                     || shard.stopping.get()
                     || directories.is_stopping()
-                    || directories.has_failed(replica.directory)
+                    || directories.has_failed(replica.directory())
                 {
                     return;
                 }
@@ -254,23 +265,6 @@ impl Shard {
         .detach();
     }
 
-    /// The directory with the fewest partitions of this shard; ties go round by shard.
-    fn emptiest_directory(&self) -> usize {
-        let directories = &self.settings.directories;
-        let count = directories.list.len();
-        let mut partitions = vec![0usize; count];
-        if count > 1 {
-            for replica in self.replicas.borrow().values() {
-                if let Some(partitions) = partitions.get_mut(replica.directory) {
-                    *partitions += 1;
-                }
-            }
-        }
-        let serving = (0..count).filter(|&index| !directories.has_failed(index));
-        let turn = |index: usize| (index + count - self.id.index() % count) % count;
-        serving.min_by_key(|&index| (directories.is_full(index), partitions[index], turn(index))).unwrap_or(0)
-    }
-
     async fn delete(self: &Rc<Self>, key: PartitionKey) {
         let Some(replica) = self.replicas.borrow_mut().remove(&key) else { return };
         self.forget_unflushed(&replica);
@@ -287,7 +281,8 @@ impl Shard {
         // A job that is late would find another topic's files under its names.
         self.jobs_done(&replica).await;
         let directories = self.settings.directories.clone();
-        let directory = replica.directory;
+        let directory = replica.directory();
+        directories.count_partition(directory, -1);
         if log.is_none() && directories.has_failed(directory) {
             return;
         }
@@ -312,9 +307,7 @@ impl Shard {
 
     /// Waits until no job of the replica's log, and no slice of its compaction, is on a file thread.
     async fn jobs_done(self: &Rc<Self>, replica: &Replica) {
-        let runs =
-            || replica.job_runs.get() || replica.prepare_runs.get() || replica.cleaning.slice_runs.get();
-        while runs() {
+        while replica.is_busy() {
             self.sleep(JOB_POLL).await;
         }
     }
@@ -351,20 +344,28 @@ impl Shard {
             let closings = replicas.into_iter().map(|replica| shard.close(replica));
             let entries = futures::stream::iter(closings)
                 .buffer_unordered(LOGS_AT_ONCE_MAX)
-                .filter_map(|entry| async { entry })
-                .collect()
+                .collect::<Vec<Vec<CheckpointEntry>>>()
                 .await;
-            shard.mesh.push_reply(reply_to, Reply::Checkpoint(entries));
+            shard.mesh.push_reply(reply_to, Reply::Checkpoint(entries.concat()));
         })
         .detach();
     }
 
-    async fn close(self: &Rc<Self>, replica: Rc<Replica>) -> Option<CheckpointEntry> {
+    /// Closes the replica's log, and the copy of one that moves; their checkpoint entries.
+    async fn close(self: &Rc<Self>, replica: Rc<Replica>) -> Vec<CheckpointEntry> {
+        while replica.moving().is_some_and(|moving| !moving.has_ended()) {
+            self.sleep(JOB_POLL).await;
+        }
+        let copy = replica.moving().map(|moving| moving.checkpoint_entry(&replica.topic_partition));
+        self.close_log(replica).await.into_iter().chain(copy).collect()
+    }
+
+    async fn close_log(self: &Rc<Self>, replica: Rc<Replica>) -> Option<CheckpointEntry> {
         // The log must not be closed under a job, which may roll it or write its index.
         self.jobs_done(&replica).await;
         self.forget_unflushed(&replica);
         let Some(mut partition) = replica.take(ReplicaState::Closed) else {
-            self.settings.directories.mark_unclean(replica.directory);
+            self.settings.directories.mark_unclean(replica.directory());
             return replica.found_entry();
         };
         let mut committed = Vec::new();
@@ -385,14 +386,14 @@ impl Shard {
         let (closed, recovery_point, log_start, cleaned) = closed;
         if let Err(error) = closed {
             tracing::error!(partition = %replica.topic_partition, "its log was not closed cleanly: {error}");
-            self.settings.directories.mark_unclean(replica.directory);
+            self.settings.directories.mark_unclean(replica.directory());
             if !error.fault().passes() {
-                self.settings.directories.fail(replica.directory);
+                self.settings.directories.fail(replica.directory());
                 return None;
             }
         }
         Some(CheckpointEntry {
-            directory: replica.directory,
+            directory: replica.directory(),
             topic_partition: replica.topic_partition.clone(),
             recovery_point,
             high_watermark,
@@ -410,8 +411,17 @@ fn partition_image(topic: &TopicImage, key: PartitionKey) -> Option<&Arc<Partiti
 #[derive(Clone)]
 struct Source {
     same: Option<StartEntry>,
+    /// A copy on its way to another directory.
+    future: Option<StartEntry>,
     /// Of earlier topics of the name.
     stale: Vec<StartEntry>,
+}
+
+impl Source {
+    /// The copy of a move that is to go on.
+    fn future_of_current(&self) -> Option<&StartEntry> {
+        self.future.as_ref().filter(|future| self.same.is_some() && future.found.moved.is_none())
+    }
 }
 
 /// All it takes to open the log of one partition on a file thread.
@@ -435,13 +445,30 @@ impl Opening {
             put_aside(&directories.list[stale.directory].log_dir, &topic_partition)?;
         }
         let home = &directories.list[directory];
-        let options = match source.same {
+        let current = match (source.same, source.future) {
+            (same, Some(future)) if future.found.moved.is_some() => {
+                Some(moves::finish_interrupted(directories, same, future)?)
+            }
+            (None, Some(future)) if future.found.dir.exists() => {
+                // What it was a copy of is gone, and nobody knows how much of that it has.
+                let path = moves::put_copy_aside(directories, &future)?;
+                tracing::warn!(path = %path.display(), "the copy of a partition that is not there is put aside");
+                None
+            }
+            (same, _) => same,
+        };
+        if let Some(entry) = &current
+            && entry.found.moved.is_some_and(|moved| moved <= entry.found.log_start)
+        {
+            home.log_dir.forget_moved(&entry.found.dir)?;
+        }
+        let options = match current {
             Some(entry) => OpenOptions {
+                log_start: entry.found.first_offset(),
                 dir: entry.found.dir,
                 topic_partition,
                 config,
                 recovery_point: entry.found.recovery_point,
-                log_start: entry.found.log_start,
                 cleaned: entry.found.cleaned,
                 clean: entry.clean,
             },

@@ -26,6 +26,8 @@ pub enum Request {
     Offsets(Vec<OffsetQuery>),
     EpochEnds(Vec<EpochQuery>),
     DeleteRecords(Vec<(PartitionKey, Offset)>),
+    /// Moves to other log directories, by their numbers; answered when they have begun.
+    AlterDirectories(Vec<(PartitionKey, usize)>),
     Producers(Vec<PartitionKey>),
     LogSizes,
     /// The cluster's new image; answered when this shard's partitions are as it says.
@@ -53,6 +55,7 @@ pub enum Reply {
     Offsets(Vec<Result<OffsetAnswer, ErrorCode>>),
     EpochEnds(Vec<Result<EpochEnd, ErrorCode>>),
     DeleteRecords(Vec<Result<Offset, ErrorCode>>),
+    AlterDirectories(Vec<Result<(), ErrorCode>>),
     Producers(Vec<Result<Vec<ProducerDescription>, ErrorCode>>),
     LogSizes(Vec<LogSize>),
     Checkpoint(Vec<CheckpointEntry>),
@@ -213,6 +216,8 @@ pub struct LogSize {
     pub directory: usize,
     pub topic_partition: TopicPartition,
     pub bytes: u64,
+    /// It is a copy on its way here, so many records behind.
+    pub future_lag: Option<i64>,
 }
 
 /// One line in each of a directory's checkpoint files.

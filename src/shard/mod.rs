@@ -17,6 +17,7 @@ mod jobs;
 mod lifecycle;
 mod mesh;
 pub mod messages;
+mod moves;
 mod parked;
 mod placement;
 mod pump;
@@ -310,6 +311,10 @@ impl Shard {
             Request::DeleteRecords(targets) => {
                 let starts = targets.iter().map(|&(key, offset)| self.delete_records(key, offset)).collect();
                 self.mesh.push_reply(reply_to, Reply::DeleteRecords(starts));
+            }
+            Request::AlterDirectories(targets) => {
+                let begun = targets.iter().map(|&(key, to)| self.alter_directory(key, to)).collect();
+                self.mesh.push_reply(reply_to, Reply::AlterDirectories(begun));
             }
             Request::Producers(keys) => {
                 let producers = keys.iter().map(|&key| self.producers(key)).collect();

@@ -131,11 +131,22 @@ impl Shard {
 
     pub(super) fn log_sizes(&self) -> Vec<LogSize> {
         let replicas = self.replicas.borrow();
-        let sizes = replicas.values().filter_map(|replica| {
-            let bytes = replica.with(|partition| partition.log().size()).ok()?;
-            let topic_partition = replica.topic_partition.clone();
-            Some(LogSize { directory: replica.directory, topic_partition, bytes })
-        });
-        sizes.collect()
+        let mut sizes = Vec::with_capacity(replicas.len());
+        for replica in replicas.values() {
+            let current = replica.with(|partition| (partition.log().size(), partition.log().log_end()));
+            let Ok((bytes, end)) = current else { continue };
+            let topic_partition = &replica.topic_partition;
+            let size = |directory, bytes, future_lag| LogSize {
+                directory,
+                topic_partition: topic_partition.clone(),
+                bytes,
+                future_lag,
+            };
+            sizes.push(size(replica.directory(), bytes, None));
+            if let Some(moving) = replica.moving() {
+                sizes.push(size(moving.directory, moving.bytes(), Some(end.0 - moving.log_end().0)));
+            }
+        }
+        sizes
     }
 }

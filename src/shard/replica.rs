@@ -6,6 +6,7 @@ use std::rc::Rc;
 use super::appends::AppendToken;
 use super::cleaner::CleaningState;
 use super::messages::CheckpointEntry;
+use super::moves::Move;
 use super::placement::PartitionKey;
 use crate::base::TopicPartition;
 use crate::base::clock::{self, Monotonic};
@@ -21,7 +22,11 @@ pub(super) struct Replica {
     pub(super) key: PartitionKey,
     pub(super) topic_partition: TopicPartition,
     /// Index of its log directory.
-    pub(super) directory: usize,
+    directory: Cell<usize>,
+    /// On its way to another directory, or the copy waits for the next start.
+    pub(super) moving: RefCell<Option<Rc<Move>>>,
+    /// Its queue gets no turn: the last step of a move.
+    pub(super) held: Cell<bool>,
     pub(super) state: RefCell<ReplicaState>,
     /// In the list of this turn.
     pub(super) is_dirty: Cell<bool>,
@@ -66,7 +71,9 @@ impl Replica {
         Rc::new(Self {
             key,
             topic_partition,
-            directory,
+            directory: Cell::new(directory),
+            moving: RefCell::default(),
+            held: Cell::new(false),
             state: RefCell::new(ReplicaState::Opening),
             is_dirty: Cell::new(false),
             job_runs: Cell::new(false),
@@ -80,6 +87,24 @@ impl Replica {
             is_swept: Cell::new(false),
             last_used: Cell::new(clock::monotonic()),
         })
+    }
+
+    /// The number of its log directory.
+    pub(super) fn directory(&self) -> usize {
+        self.directory.get()
+    }
+
+    pub(super) fn set_directory(&self, directory: usize) {
+        self.directory.set(directory);
+    }
+
+    pub(super) fn moving(&self) -> Option<Rc<Move>> {
+        self.moving.borrow().clone()
+    }
+
+    /// A file thread works on its log.
+    pub(super) fn is_busy(&self) -> bool {
+        self.job_runs.get() || self.prepare_runs.get() || self.cleaning.slice_runs.get()
     }
 
     /// Runs `act` on the partition if it can serve, else says why not.
@@ -96,11 +121,11 @@ impl Replica {
     /// checkpoint files, and records deleted by DeleteRecords would come back with its log.
     pub(super) fn found_entry(&self) -> Option<CheckpointEntry> {
         self.found.borrow().as_ref().map(|found| CheckpointEntry {
-            directory: self.directory,
+            directory: self.directory(),
             topic_partition: self.topic_partition.clone(),
             recovery_point: found.recovery_point,
             high_watermark: found.high_watermark,
-            log_start: found.log_start,
+            log_start: found.first_offset(),
             cleaned: found.cleaned,
         })
     }

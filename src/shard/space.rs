@@ -83,7 +83,7 @@ impl Space {
 impl Shard {
     /// Whether a batch for `replica` is refused before it is written; counts it.
     pub(super) fn refuses_for_space(&self, replica: &Replica) -> bool {
-        let Some(directory) = self.settings.directories.list.get(replica.directory) else { return false };
+        let Some(directory) = self.settings.directories.list.get(replica.directory()) else { return false };
         if replica.uses_reserve || !directory.space.is_full() {
             return false;
         }
@@ -94,7 +94,7 @@ impl Shard {
     /// Looks whether the replica's log has met a full disk since it was last asked.
     pub(super) fn look_for_full_disk(self: &Rc<Self>, replica: &Replica) {
         if replica.with(|partition| partition.log_mut().take_met_full_disk()) == Ok(true) {
-            self.note_full(replica.directory);
+            self.note_full(replica.directory());
         }
     }
 

@@ -49,6 +49,7 @@ pub const APIS: &[Api] = &[
     api(ApiKey::OffsetForLeaderEpoch, "OffsetForLeaderEpoch", 2, 4, 4),
     api(ApiKey::DescribeConfigs, "DescribeConfigs", 1, 4, 4),
     api(ApiKey::AlterConfigs, "AlterConfigs", 0, 2, 2),
+    api(ApiKey::AlterReplicaLogDirs, "AlterReplicaLogDirs", 1, 2, 2),
     api(ApiKey::DescribeLogDirs, "DescribeLogDirs", 1, 4, 2),
     api(ApiKey::CreatePartitions, "CreatePartitions", 0, 3, 2),
     api(ApiKey::DeleteGroups, "DeleteGroups", 0, 2, 2),

@@ -12,6 +12,7 @@ mod group_rules;
 mod groups;
 mod harness;
 mod limits;
+mod log_dirs;
 mod off_owner;
 mod offsets;
 mod produce;

@@ -191,3 +191,20 @@ fn damage_in_an_old_message_ends_the_log_before_it() {
         assert_eq!(open(temporary.path(), false).log_end(), Offset(end), "{base} {position}");
     }
 }
+
+#[test]
+fn a_log_that_follows_takes_old_messages_as_they_are() {
+    let (from, to) = (copy(), tempfile::tempdir().unwrap());
+    let mut source = open(from.path(), false);
+    let mut log = open(to.path(), false);
+    while log.log_end() < source.log_end() {
+        let bytes = read(&mut source, log.log_end().0);
+        assert_eq!(log.append_as_follower(&bytes, now()).unwrap(), bytes.len());
+    }
+    for offset in 0..END {
+        let (theirs, ours) = (read(&mut source, offset), read(&mut log, offset));
+        assert!(ours.starts_with(&theirs), "from {offset}");
+    }
+    log.close(now()).unwrap();
+    assert_eq!(open(to.path(), false).log_end(), Offset(END));
+}

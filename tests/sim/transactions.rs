@@ -211,3 +211,39 @@ fn the_same_batches_make_the_same_files_as_kafkas() {
     let mut log = open(temporary.path(), END, true);
     check(&mut log);
 }
+
+#[test]
+fn a_log_that_follows_makes_the_same_files() {
+    let temporary = tempfile::tempdir().unwrap();
+    let mut log = open(temporary.path(), 0, false);
+    let mut left = Vec::new();
+    for (name, bytes) in files(&fixture()) {
+        if name.ends_with(".log") {
+            left.extend_from_slice(&bytes);
+        }
+    }
+    // In pieces that end inside batches.
+    let mut taken = 0;
+    while taken < left.len() {
+        let end = left.len().min(taken + 200);
+        taken += log.append_as_follower(&left[taken..end], now()).unwrap();
+        log.run_jobs(now()).unwrap();
+    }
+    log.high_watermark_advanced(log.log_end());
+    check(&mut log);
+    let damaged = {
+        let mut bytes = left[..72].to_vec();
+        bytes[70] ^= 1;
+        log.append_as_follower(&bytes, now())
+    };
+    assert!(damaged.is_err());
+    assert!(log.append_as_follower(&left[..72], now()).is_err(), "what is there does not follow");
+    check(&mut log);
+    log.close(now()).unwrap();
+    let (ours, kafkas) = (files(temporary.path()), files(&fixture()));
+    for (name, bytes) in &kafkas {
+        if !name.ends_with(".snapshot") {
+            assert_eq!(ours.get(name), Some(bytes), "{name}");
+        }
+    }
+}

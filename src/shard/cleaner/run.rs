@@ -65,11 +65,13 @@ impl Shard {
         let Ok(Some((cleanable, is_due))) = cleanable else { return };
         let cleaning = &replica.cleaning;
         if cleaning.failures.get() > 0 {
-            let (partitions, bytes) = &mut found.uncleanable[replica.directory];
+            let (partitions, bytes) = &mut found.uncleanable[replica.directory()];
             *partitions += 1;
             *bytes += cleanable.dirty_bytes;
         }
-        if cleaning.runs.get() || cleaning.uncleanable_until.get().is_some_and(|until| now.monotonic < until)
+        if replica.moving().is_some()
+            || cleaning.runs.get()
+            || cleaning.uncleanable_until.get().is_some_and(|until| now.monotonic < until)
         {
             return;
         }
@@ -82,7 +84,8 @@ impl Shard {
 
     pub(in super::super) fn clean(self: &Rc<Self>, mut reply_to: ReplyTo, request: CleanRequest) {
         self.mesh.park(&mut reply_to);
-        let replica = self.replica(request.key).filter(|replica| !replica.cleaning.runs.replace(true));
+        let replica = self.replica(request.key).filter(|replica| replica.moving().is_none());
+        let replica = replica.filter(|replica| !replica.cleaning.runs.replace(true));
         let Some(replica) = replica else {
             self.mesh.push_reply(reply_to, Reply::Cleaned(CleanEnd::Aborted));
             return;
@@ -207,6 +210,7 @@ impl Shard {
                 self.sleep(pause).await;
             }
             let goes_on = !self.is_stopping()
+                && replica.moving().is_none()
                 && replica.with(|partition| partition.config().cleanup_policy.compact) == Ok(true);
             if !goes_on {
                 self.give_up(replica, &thread, next).await;

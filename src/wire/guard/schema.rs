@@ -57,6 +57,7 @@ pub fn of(key: ApiKey) -> Option<&'static [Field]> {
         ApiKey::OffsetForLeaderEpoch => OFFSET_FOR_LEADER_EPOCH,
         ApiKey::DescribeConfigs => DESCRIBE_CONFIGS,
         ApiKey::AlterConfigs => ALTER_CONFIGS,
+        ApiKey::AlterReplicaLogDirs => ALTER_REPLICA_LOG_DIRS,
         ApiKey::DescribeLogDirs => TOPICS_WITH_PARTITIONS,
         ApiKey::CreatePartitions => CREATE_PARTITIONS,
         ApiKey::DeleteGroups => DELETE_GROUPS,
@@ -98,6 +99,9 @@ const LIST_OFFSETS: &[Field] = &[
     all(Kind::Array(&[all(STRING), all(Kind::Array(&[all(INT32), since(4, INT32), all(INT64)]))])),
     since(10, INT32),
 ];
+
+const ALTER_REPLICA_LOG_DIRS: &[Field] =
+    &[all(Kind::Array(&[all(STRING), all(Kind::Array(&[all(STRING), all(INT32S)]))]))];
 
 const METADATA: &[Field] = &[
     all(Kind::Array(&[since(10, UUID), all(STRING)])),

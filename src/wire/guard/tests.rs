@@ -34,6 +34,7 @@ macro_rules! with_request {
             ApiKey::OffsetForLeaderEpoch => $call!(messages::OffsetForLeaderEpochRequest),
             ApiKey::DescribeConfigs => $call!(messages::DescribeConfigsRequest),
             ApiKey::AlterConfigs => $call!(messages::AlterConfigsRequest),
+            ApiKey::AlterReplicaLogDirs => $call!(messages::AlterReplicaLogDirsRequest),
             ApiKey::DescribeLogDirs => $call!(messages::DescribeLogDirsRequest),
             ApiKey::CreatePartitions => $call!(messages::CreatePartitionsRequest),
             ApiKey::DeleteGroups => $call!(messages::DeleteGroupsRequest),

@@ -1,0 +1,332 @@
+//! Several log directories: where new partitions go, what survives in each, and moves between them.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use kafka_protocol::messages::alter_replica_log_dirs_request::{AlterReplicaLogDir, AlterReplicaLogDirTopic};
+use kafka_protocol::messages::{AlterReplicaLogDirsRequest, DescribeLogDirsRequest};
+use kafka_protocol::protocol::StrBytes;
+
+use crate::harness::client::{Client, Send};
+use crate::harness::raw::{Raw, name};
+use crate::harness::{Broker, eventually};
+
+const ALTER: i16 = 2;
+const DESCRIBE: i16 = 4;
+
+const UNKNOWN_TOPIC_OR_PARTITION: i16 = 3;
+const LOG_DIR_NOT_FOUND: i16 = 57;
+
+const TWO: (&str, &str) = ("log.dirs", "~/data,~/other");
+
+/// Directories that a replica has left are soon removed. Kafka goes by the broker's delay for them, not the topic's.
+const SOON: (&str, &str) = ("log.segment.delete.delay.ms", "300");
+
+/// The directory beside the broker's usual one.
+fn other(broker: &Broker) -> PathBuf {
+    broker.data().with_file_name("other")
+}
+
+/// Asks for a move; the error code of the answer.
+fn alter(broker: &Broker, topic: &str, partition: i32, to: &Path) -> i16 {
+    let path = StrBytes::from_string(to.to_string_lossy().into_owned());
+    let topic = AlterReplicaLogDirTopic::default().with_name(name(topic)).with_partitions(vec![partition]);
+    let dir = AlterReplicaLogDir::default().with_path(path).with_topics(vec![topic]);
+    let request = AlterReplicaLogDirsRequest::default().with_dirs(vec![dir]);
+    let response = Raw::connect(broker).call(ALTER, &request);
+    assert_eq!(response.results.len(), 1);
+    assert_eq!(response.results[0].partitions.len(), 1);
+    response.results[0].partitions[0].error_code
+}
+
+/// (directory, is it the future replica, its lag) of a partition, as the broker describes it.
+fn places(broker: &Broker, topic: &str, partition: i32) -> Vec<(PathBuf, bool, i64)> {
+    let response = Raw::connect(broker).call(DESCRIBE, &DescribeLogDirsRequest::default().with_topics(None));
+    let mut places = Vec::new();
+    for result in response.results {
+        assert_eq!(result.error_code, 0, "{:?}", result.log_dir);
+        let topics = result.topics.iter().filter(|found| found.name == name(topic));
+        for found in topics.flat_map(|topic| &topic.partitions) {
+            if found.partition_index == partition {
+                places.push((PathBuf::from(&*result.log_dir), found.is_future_key, found.offset_lag));
+            }
+        }
+    }
+    places
+}
+
+#[track_caller]
+fn await_move(broker: &Broker, topic: &str, partition: i32, to: &Path) {
+    eventually(&format!("{topic}-{partition} is in {} alone", to.display()), || {
+        (places(broker, topic, partition) == [(to.to_path_buf(), false, 0)]).then_some(())
+    });
+}
+
+/// The directories of a partition below a log directory, whatever state they are in.
+fn on_disk(dir: &Path, partition: &str) -> Vec<String> {
+    let names =
+        std::fs::read_dir(dir).expect("a log directory").map(|entry| entry.expect("a name").file_name());
+    let names = names.map(|name| name.into_string().expect("ASCII"));
+    let mut found: Vec<String> =
+        names.filter(|name| name == partition || name.starts_with(&format!("{partition}."))).collect();
+    found.sort();
+    found
+}
+
+#[test]
+fn new_partitions_go_where_the_fewest_are() {
+    let broker = Broker::with(2, &[("log.dirs", "~/data,~/other,~/third")]);
+    let client = Client::of(&broker);
+    client.create_topic("spread", 12, &[]);
+    let third = broker.data().with_file_name("third");
+    let count = |topic: &str| {
+        let mut counts: BTreeMap<PathBuf, usize> = BTreeMap::new();
+        for partition in 0..12 {
+            for (dir, ..) in places(&broker, topic, partition) {
+                *counts.entry(dir).or_default() += 1;
+            }
+        }
+        [broker.data(), other(&broker), third.clone()].map(|dir| counts.get(&dir).copied().unwrap_or(0))
+    };
+    assert_eq!(count("spread"), [4, 4, 4]);
+    client.create_topic("second", 3, &[]);
+    assert_eq!(count("second"), [1, 1, 1]);
+}
+
+#[test]
+fn the_log_start_survives_in_every_directory() {
+    let mut broker = Broker::with(
+        2,
+        &[
+            TWO,
+            ("log.flush.start.offset.checkpoint.interval.ms", "200"),
+            ("log.flush.offset.checkpoint.interval.ms", "200"),
+        ],
+    );
+    let client = Client::of(&broker);
+    client.create_topic("cut", 4, &[]);
+    let records: Vec<Send> = (0..400).map(|n| Send::value(n.to_string()).to(n % 4)).collect();
+    client.send(&client.producer(&[]), "cut", &records);
+    let delete = |client: &Client, add: i64| {
+        for partition in 0..4 {
+            client.delete_records("cut", partition, add + i64::from(partition));
+        }
+    };
+    let check = |broker: &Broker, add: i64| {
+        let client = Client::of(broker);
+        for partition in 0..4 {
+            let start = add + i64::from(partition);
+            assert_eq!(client.offsets("cut", partition), (start, 100), "partition {partition}");
+            let first = client.read("cut", &[partition], 1).remove(0);
+            assert_eq!((first.offset, first.text()), (start, (4 * start + i64::from(partition)).to_string()));
+        }
+    };
+    delete(&client, 20);
+    check(&broker, 20);
+    broker.terminate();
+    broker.start_again(3);
+    check(&broker, 20);
+
+    delete(&Client::of(&broker), 60);
+    for dir in [broker.data(), other(&broker)] {
+        eventually("the checkpoint has the new log starts", || {
+            let text = std::fs::read_to_string(dir.join("log-start-offset-checkpoint")).ok()?;
+            let of_topic: Vec<&str> = text.lines().filter(|line| line.starts_with("cut ")).collect();
+            let starts = of_topic.iter().filter_map(|line| line.rsplit(' ').next()?.parse::<i64>().ok());
+            (of_topic.len() == 2 && starts.into_iter().all(|start| start >= 60)).then_some(())
+        });
+    }
+    broker.kill();
+    broker.start_again(2);
+    check(&broker, 60);
+}
+
+#[test]
+fn moves_are_refused_where_kafka_refuses_them() {
+    let broker = Broker::with(2, &[TWO]);
+    let client = Client::of(&broker);
+    client.create_topic("here", 1, &[]);
+    assert_eq!(alter(&broker, "here", 0, Path::new("/nowhere")), LOG_DIR_NOT_FOUND);
+    assert_eq!(alter(&broker, "absent", 0, &other(&broker)), UNKNOWN_TOPIC_OR_PARTITION);
+    assert_eq!(alter(&broker, "here", 7, &other(&broker)), UNKNOWN_TOPIC_OR_PARTITION);
+    let (now, ..) = places(&broker, "here", 0).remove(0);
+    assert_eq!(alter(&broker, "here", 0, &now), 0, "it is there already");
+    assert_eq!(places(&broker, "here", 0), [(now, false, 0)]);
+}
+
+#[test]
+fn a_partition_that_does_not_exist_yet_goes_where_it_was_asked_to() {
+    let broker = Broker::with(2, &[TWO]);
+    let client = Client::of(&broker);
+    for (round, to) in [other(&broker), broker.data(), other(&broker), broker.data()].iter().enumerate() {
+        let topic = format!("later{round}");
+        assert_eq!(alter(&broker, &topic, 0, to), UNKNOWN_TOPIC_OR_PARTITION);
+        client.create_topic(&topic, 1, &[]);
+        assert_eq!(places(&broker, &topic, 0), [(to.clone(), false, 0)]);
+    }
+}
+
+/// Numbers from `from` on until told to stop; how many were acknowledged, all of them in order.
+fn produce_until(client: &Client, topic: &str, from: u64, stop: &AtomicBool) -> u64 {
+    let producer = client.producer(&[
+        ("enable.idempotence", "true"),
+        ("linger.ms", "1"),
+        ("batch.num.messages", "50"),
+        ("message.timeout.ms", "20000"),
+    ]);
+    let mut next = from;
+    while !stop.load(Ordering::Relaxed) {
+        let records: Vec<Send> =
+            (next..next + 200).map(|n| Send::value(format!("{n} {}", "x".repeat(200))).to(0)).collect();
+        client.send(&producer, topic, &records);
+        next += 200;
+    }
+    next
+}
+
+#[track_caller]
+fn check_numbers(broker: &Broker, topic: &str, count: u64) {
+    let client = Client::of(broker);
+    assert_eq!(client.offsets(topic, 0), (0, count as i64));
+    let got = client.read(topic, &[0], count as usize);
+    for (number, record) in got.iter().enumerate() {
+        assert_eq!(record.offset, number as i64);
+        let text = record.text();
+        assert_eq!(text.split(' ').next(), Some(number.to_string().as_str()), "at offset {number}");
+    }
+}
+
+#[test]
+fn a_replica_moves_under_load_and_loses_nothing() {
+    let mut broker = Broker::with(2, &[TWO, SOON, ("log.segment.bytes", "1048576")]);
+    let client = Client::of(&broker);
+    client.create_topic("moves", 1, &[]);
+    let (start, ..) = places(&broker, "moves", 0).remove(0);
+    let (data, other) = (broker.data(), other(&broker));
+    let away = if start == data { other.clone() } else { data.clone() };
+    let stop = AtomicBool::new(false);
+    let count = std::thread::scope(|scope| {
+        let (writer_client, stop) = (Client::of(&broker), &stop);
+        let writer = scope.spawn(move || produce_until(&writer_client, "moves", 0, stop));
+        for to in [&away, &start, &away] {
+            std::thread::sleep(Duration::from_millis(600));
+            assert_eq!(alter(&broker, "moves", 0, to), 0);
+            await_move(&broker, "moves", 0, to);
+        }
+        stop.store(true, Ordering::Relaxed);
+        writer.join().expect("the writer ends by itself")
+    });
+    assert!(count >= 1000, "only {count} records: the load was none");
+    check_numbers(&broker, "moves", count);
+    eventually("what it left is removed", || on_disk(&start, "moves-0").is_empty().then_some(()));
+    assert_eq!(on_disk(&away, "moves-0"), ["moves-0"]);
+    for clean in [true, false] {
+        if clean {
+            broker.terminate();
+        } else {
+            broker.kill();
+        }
+        broker.start_again(3);
+        assert_eq!(places(&broker, "moves", 0), [(away.clone(), false, 0)]);
+        check_numbers(&broker, "moves", count);
+    }
+}
+
+#[test]
+fn a_move_goes_on_after_a_restart() {
+    let mut broker = Broker::with(2, &[TWO, SOON, ("log.segment.bytes", "1048576")]);
+    let client = Client::of(&broker);
+    client.create_topic("far", 1, &[]);
+    let records: Vec<Send> =
+        (0..60_000).map(|n: u64| Send::value(format!("{n} {}", "x".repeat(1000))).to(0)).collect();
+    client.send(&client.producer(&[("linger.ms", "20"), ("enable.idempotence", "true")]), "far", &records);
+    for clean in [false, true] {
+        let (from, ..) = places(&broker, "far", 0).remove(0);
+        let to = if from == broker.data() { other(&broker) } else { broker.data() };
+        assert_eq!(alter(&broker, "far", 0, &to), 0);
+        if clean {
+            broker.terminate();
+        } else {
+            broker.kill();
+        }
+        if !Broker::is_kafka() {
+            let found = on_disk(&to, "far-0");
+            assert!(
+                found.iter().any(|name| name.ends_with("-future")),
+                "the move was over too soon: {found:?}"
+            );
+        }
+        broker.start_again(2);
+        await_move(&broker, "far", 0, &to);
+        check_numbers(&broker, "far", 60_000);
+        eventually("what it left is removed", || on_disk(&from, "far-0").is_empty().then_some(()));
+        assert_eq!(on_disk(&to, "far-0"), ["far-0"]);
+    }
+}
+
+#[test]
+fn a_move_is_cancelled_by_one_to_where_it_is_and_by_deletion() {
+    let broker = Broker::with(2, &[TWO, SOON]);
+    let client = Client::of(&broker);
+    client.create_topic("back", 1, &[]);
+    let records: Vec<Send> = (0..30_000).map(|_| Send::value(vec![b'x'; 2000]).to(0)).collect();
+    client.send(&client.producer(&[("linger.ms", "20")]), "back", &records);
+    let (from, ..) = places(&broker, "back", 0).remove(0);
+    let to = if from == broker.data() { other(&broker) } else { broker.data() };
+    assert_eq!(alter(&broker, "back", 0, &to), 0);
+    assert_eq!(alter(&broker, "back", 0, &from), 0);
+    // It may have been done before the second request came: then that moves it back.
+    await_move(&broker, "back", 0, &from);
+    eventually("the copy is removed", || on_disk(&to, "back-0").is_empty().then_some(()));
+    assert_eq!(client.offsets("back", 0), (0, 30_000));
+
+    assert_eq!(alter(&broker, "back", 0, &to), 0);
+    client.delete_topic("back").expect("deleted");
+    for dir in [&from, &to] {
+        eventually("nothing is left of it", || on_disk(dir, "back-0").is_empty().then_some(()));
+    }
+}
+
+#[test]
+fn a_start_finishes_a_move_that_was_interrupted_between_its_renames() {
+    const UNIQUE: &str = "0123456789abcdef0123456789abcdef";
+    if Broker::is_kafka() {
+        return;
+    }
+    for (renamed, clean) in [(false, true), (true, true), (true, false)] {
+        let mut broker = Broker::with(2, &[TWO, SOON]);
+        let client = Client::of(&broker);
+        client.create_topic("torn", 1, &[]);
+        let records: Vec<Send> = (0..100).map(|n| Send::value(n.to_string()).to(0)).collect();
+        client.send(&client.producer(&[]), "torn", &records);
+        client.delete_records("torn", 0, 10);
+        let (from, ..) = places(&broker, "torn", 0).remove(0);
+        let to = if from == broker.data() { other(&broker) } else { broker.data() };
+        broker.terminate();
+        let copy = to.join(format!("torn-0.{UNIQUE}-future"));
+        std::fs::create_dir(&copy).expect("made");
+        for entry in std::fs::read_dir(from.join("torn-0")).expect("the partition") {
+            let entry = entry.expect("a name");
+            std::fs::copy(entry.path(), copy.join(entry.file_name())).expect("copied");
+        }
+        std::fs::write(copy.join("kuring-moved"), "log.start.offset=10\n").expect("written");
+        if renamed {
+            let left = from.join(format!("torn-0.{UNIQUE}-delete"));
+            std::fs::rename(from.join("torn-0"), left).expect("renamed");
+        }
+        if !clean {
+            std::fs::remove_file(to.join(".kafka_cleanshutdown")).expect("it was stopped cleanly");
+        }
+        for _ in 0..2 {
+            broker.start_again(2);
+            assert_eq!(places(&broker, "torn", 0), [(to.clone(), false, 0)]);
+            assert_eq!(Client::of(&broker).offsets("torn", 0), (10, 100));
+            eventually("what it left is removed", || on_disk(&from, "torn-0").is_empty().then_some(()));
+            assert_eq!(on_disk(&to, "torn-0"), ["torn-0"]);
+            broker.terminate();
+        }
+        assert!(!to.join("torn-0/kuring-moved").exists(), "the checkpoint has the log start by now");
+    }
+}
