@@ -8,6 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use kuring::base::random::Random;
 use kuring::wire::api::APIS;
 
 /// All corpora together: they are for replay, not for storage.
@@ -33,6 +34,49 @@ fn every_input_of_the_corpus_passes() {
         }
         println!("{target}: {} inputs", paths.len());
     }
+}
+
+/// What a fuzzer without feedback does, in every run of the tests: `KURING_FUZZ_MUTATIONS` per input.
+#[test]
+fn mutations_of_the_corpus_pass() {
+    let count = std::env::var("KURING_FUZZ_MUTATIONS").map_or(20, |count| count.parse().expect("a number"));
+    let seed = Random::from_os().next_u64();
+    let mut random = Random::seeded(seed);
+    for (target, body) in targets::TARGETS {
+        let inputs: Vec<Vec<u8>> = inputs(target).iter().map(|path| std::fs::read(path).unwrap()).collect();
+        for input in &inputs {
+            let mut mutated = input.clone();
+            for number in 0..count {
+                // Most begin with a kept input, some with what came of it before.
+                if number % 4 == 0 {
+                    mutated.clone_from(input);
+                }
+                let other = &inputs[random.below(inputs.len() as u64) as usize];
+                mutate(&mut mutated, other, &mut random);
+                let outcome = catch_unwind(AssertUnwindSafe(|| body(&mutated)));
+                assert!(outcome.is_ok(), "{target} fails on {mutated:02x?}");
+            }
+        }
+    }
+}
+
+fn mutate(input: &mut Vec<u8>, other: &[u8], random: &mut Random) {
+    for _ in 0..1 + random.below(3) {
+        let at = random.below(input.len() as u64 + 1) as usize;
+        match random.below(6) {
+            0 => input.insert(at, random.next_u64() as u8),
+            1 => input.truncate(at),
+            2 => {
+                let from = random.below(other.len() as u64 + 1) as usize;
+                input.splice(at.., other[from..].iter().copied());
+            }
+            _ if at == input.len() => {}
+            3 => input[at] ^= 1 << random.below(8),
+            4 => input[at] = [0, 1, 0x7f, 0x80, 0xff][random.below(5) as usize],
+            _ => drop(input.remove(at)),
+        }
+    }
+    input.truncate(4096);
 }
 
 #[test]

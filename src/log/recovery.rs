@@ -165,6 +165,8 @@ fn read_epochs<F: Files>(files: &F, dir: &Path) -> Result<(Epochs, bool), LogErr
     let bytes = match files.read_small(&path, checkpoint::EPOCHS_BYTES_MAX) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((Epochs::default(), false)),
+        // Too long to be one; what is told of an empty one fits it.
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => Vec::new(),
         Err(source) => return Err(LogError { what: "read", path, source }),
     };
     match checkpoint::decode_epochs(&bytes) {

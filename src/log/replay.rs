@@ -1,6 +1,7 @@
 //! Rebuilds producer state from the latest snapshot and the batches after it. *File thread.*
 
 use std::collections::VecDeque;
+use std::io;
 use std::path::Path;
 
 use crate::base::Offset;
@@ -47,7 +48,18 @@ pub(super) fn producers<F: Files>(
     while let Some(number) = candidates.checked_sub(1) {
         let latest = snapshots[number];
         let path = names::file(dir, latest, FileKind::Snapshot);
-        let bytes = files.read_small(&path, snapshot::SNAPSHOT_BYTES_MAX).context("read", &path)?;
+        let bytes = match files.read_small(&path, snapshot::SNAPSHOT_BYTES_MAX) {
+            Ok(bytes) => bytes,
+            // It went with its segment when that was removed.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                snapshots.remove(number);
+                candidates = number;
+                continue;
+            }
+            // Too long to be one; what is told of an empty one fits it.
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Vec::new(),
+            Err(source) => return Err(LogError { what: "read", path, source }),
+        };
         match snapshot::decode(&bytes) {
             Ok(loaded) => {
                 loaded.into_iter().for_each(|(id, producer)| producers.insert(id, producer));

@@ -474,6 +474,25 @@ fn a_flush_after_a_killed_process_also_covers_the_names_it_had_made() {
 }
 
 #[test]
+fn a_log_opens_whose_last_segment_went_with_its_snapshot() {
+    let bench = Bench::new(config(150));
+    let mut log = bench.open(Offset::ZERO, false);
+    append(&mut log, vec![batch(1, 0)]);
+    append(&mut log, vec![batch(1, 1)]);
+    log.close(at(0)).unwrap();
+    assert_eq!(log.segment_count(), 2);
+    drop(log);
+    // Rubbish behind the first segment: what follows is removed, and its base is where the log ends.
+    let file = bench.files().open(Path::new("/t-0/00000000000000000000.log"), OpenMode::Write).unwrap();
+    let end = file.len().unwrap();
+    file.write_all_at(&mut [std::io::IoSlice::new(&[7; 30])], end).unwrap();
+    let mut log = bench.open(Offset::ZERO, false);
+    assert_eq!(log.log_end(), Offset(1));
+    append(&mut log, vec![batch(1, 1)]);
+    assert_eq!(fetch(&mut log, 1, 1, 2), [1]);
+}
+
+#[test]
 fn a_batch_is_split_into_head_and_body_only_when_whole() {
     let mut builder = BatchBuilder::new(Offset::ZERO, Compression::NONE);
     builder.append(Timestamp(1), None, Some(b"v"), &[]);

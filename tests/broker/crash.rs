@@ -23,6 +23,8 @@ const PARTITIONS: i32 = 3;
 /// Deleted by size and by time.
 const PLAIN: &str = "plain";
 const COMPACTED: &str = "compacted";
+/// Kafka's error code.
+const OFFSET_OUT_OF_RANGE: i16 = 1;
 const KEYS: u64 = 20;
 
 /// A kill inside something fires within this time or comes from outside.
@@ -243,8 +245,7 @@ impl Crashes {
         client.await_partitions(PLAIN, PARTITIONS);
         for (partition, plain) in (0..).zip(&mut self.plain) {
             let context = format!("{context}, partition {partition}");
-            let (start, end) = client.offsets(PLAIN, partition);
-            let stored = read_plain(&self.broker, partition, start, end, &context);
+            let (start, end, stored) = read_plain(&self.broker, &client, partition, &context);
             assert!(end >= plain.end, "{context}: {} was on the disk, the log ends at {end}", plain.end);
             for (offset, number) in &plain.acknowledged {
                 let found = (*offset - start).try_into().ok().and_then(|index: usize| stored.get(index));
@@ -328,14 +329,23 @@ fn send(raw: &mut Raw, topic: &str, partition: i32, batch: Batch) -> Option<i64>
     Some(answer.base_offset)
 }
 
-/// Every record of a partition, dense from `start` to `end`.
-fn read_plain(broker: &Broker, partition: i32, start: i64, end: i64, context: &str) -> Vec<Number> {
+/// Where a partition starts and ends, and every record between, dense.
+fn read_plain(broker: &Broker, client: &Client, partition: i32, context: &str) -> (i64, i64, Vec<Number>) {
     let mut raw = Raw::connect(broker);
     let mut stored = Vec::new();
+    let (mut start, end) = client.offsets(PLAIN, partition);
     let mut next = start;
     while next < end {
         let answer = raw.call(FETCH, &fetch(PLAIN, &[(partition, next)]));
         let answer = &answer.responses[0].partitions[0];
+        if answer.error_code == OFFSET_OUT_OF_RANGE {
+            // Retention was quicker than the reader.
+            let now = client.offsets(PLAIN, partition).0;
+            assert!(now > next, "{context}: {next} is out of {now} to {end}");
+            stored.clear();
+            (start, next) = (now, now);
+            continue;
+        }
         assert_eq!(answer.error_code, 0, "{context}: fetch of {next} in {start} to {end}");
         let before = next;
         for batch in read_all(answer.records.as_deref().unwrap_or_default()) {
@@ -355,7 +365,7 @@ fn read_plain(broker: &Broker, partition: i32, start: i64, end: i64, context: &s
         assert!(next > before, "{context}: nothing at {next} of {end}");
     }
     assert_eq!(stored.len() as i64, end - start, "{context}");
-    stored
+    (start, end, stored)
 }
 
 /// The last number of each key.
