@@ -200,6 +200,8 @@ crate::counters! {
         pub log_lines_dropped: total "kuring_log_lines_dropped_total",
         /// Log lines that were left out because the same line had just been repeated too often.
         pub log_lines_suppressed: total "kuring_log_lines_suppressed_total",
+        /// A connection could not be accepted for want of descriptors or memory; it waited in the backlog.
+        pub accepts_failed: limit "accept_descriptors",
         /// A connection to the admin listener came while as many as it takes were open.
         pub admin_connections_refused: limit "admin_connections",
     }

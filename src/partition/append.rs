@@ -6,6 +6,7 @@ use std::task::Poll;
 use bytes::Bytes;
 
 use super::Partition;
+use super::slots::Slot;
 use crate::base::Offset;
 use crate::base::clock::Now;
 use crate::config::Durability;
@@ -71,12 +72,14 @@ pub struct Turn {
     pub more: bool,
     /// The queue waits for a file: run [`Log::prepare_job`](crate::log::Log::prepare_job).
     pub prepare: bool,
+    /// A compressed batch must begin anew: too many of the shard are half done.
+    pub postponed: bool,
 }
 
 pub(super) struct Queued<T> {
     append: QueuedAppend<T>,
     /// Begun, and not finished within a turn's budget.
-    validation: Option<Box<Validation>>,
+    validation: Option<(Box<Validation>, Option<Slot>)>,
     /// Validated, and put back until the log has a file for it.
     validated: Option<Batch>,
 }
@@ -119,17 +122,18 @@ impl<F: Files, T> Partition<F, T> {
                 continue;
             }
             let begun = match queued.validation.take() {
-                Some(validation) => Ok(*validation),
+                Some(begun) => Ok(begun),
                 None => Validation::start(
                     queued.append.records.clone(),
                     &self.config,
                     queued.append.produce_version,
                     now.wall,
                     Limits::of(&self.config),
-                ),
+                )
+                .map(|validation| (Box::new(validation), None)),
             };
-            let mut validation = match begun {
-                Ok(validation) => validation,
+            let (mut validation, slot) = match begun {
+                Ok(begun) => begun,
                 Err(error) => {
                     fail_front(&mut self.queue, AppendFailure::Records(error), committed);
                     continue;
@@ -137,7 +141,11 @@ impl<F: Files, T> Partition<F, T> {
             };
             match validation.step_within(budget_bytes) {
                 Poll::Pending => {
-                    queued.validation = Some(Box::new(validation));
+                    let slot = slot.or_else(|| self.slots.take());
+                    match slot.is_some() || !validation.is_decompressing() {
+                        true => queued.validation = Some((validation, slot)),
+                        false => turn.postponed = true,
+                    }
                     turn.more = true;
                     break;
                 }

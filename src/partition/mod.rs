@@ -9,12 +9,14 @@
 
 mod append;
 mod read;
+mod slots;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 pub use append::{Acks, AppendFailure, Committed, QueuedAppend, Turn};
 pub use read::{EpochEnd, ReadOutcome, Waterline};
+pub use slots::{Slots, UNFINISHED_MAX};
 
 use crate::base::clock::Now;
 use crate::base::{LeaderEpoch, Offset, TopicId};
@@ -40,6 +42,8 @@ pub struct Partition<F: Files, T> {
     flushing: bool,
     /// What is queued waits until a file of the log was opened or made.
     preparing: bool,
+    /// Shared with the other partitions of the shard.
+    slots: Slots,
 }
 
 impl<F: Files, T> Partition<F, T> {
@@ -64,11 +68,17 @@ impl<F: Files, T> Partition<F, T> {
             uncommitted: VecDeque::new(),
             flushing: false,
             preparing: false,
+            slots: Slots::default(),
         };
         // What recovery kept is all there is: with one replica it is committed, synced or not.
         partition.high_watermark = partition.log.log_end();
         partition.log.high_watermark_advanced(partition.high_watermark);
         partition
+    }
+
+    /// Shares the places for half decompressed batches with the other partitions of the shard.
+    pub fn share_slots(&mut self, slots: Slots) {
+        self.slots = slots;
     }
 
     pub fn topic_id(&self) -> TopicId {

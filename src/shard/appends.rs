@@ -166,6 +166,9 @@ impl Shard {
         if turn.prepare {
             self.prepare(replica);
         }
+        if turn.postponed {
+            self.counters.decompressions_postponed.increment();
+        }
         if turn.more {
             self.resume(replica);
         }

@@ -215,7 +215,8 @@ impl Shard {
                 let topic = image.topic_by_id(replica.key.topic).unwrap_or(topic);
                 let epoch = partition_image(topic, replica.key).map(|image| image.leader_epoch);
                 let epoch = epoch.unwrap_or(LeaderEpoch(0));
-                let partition = Partition::lead(log, replica.key.topic, epoch, config, durability);
+                let mut partition = Partition::lead(log, replica.key.topic, epoch, config, durability);
+                partition.share_slots(self.slots.clone());
                 replica.go_online(partition);
                 self.look_for_jobs(replica);
                 if let Some(future) = source.future_of_current() {

@@ -50,6 +50,7 @@ use crate::config::BrokerConfig;
 use crate::io::chunk::ChunkPool;
 use crate::io::runtime::Notify;
 use crate::metadata::Image;
+use crate::partition::Slots;
 
 /// What a shard is made of, the same for every shard of the process.
 #[derive(Clone)]
@@ -108,6 +109,8 @@ crate::counters! {
         pub group_requests_refused: limit "group_request_memory",
         /// A batch decompressed to more than kuring.decompression.bytes.max or kuring.decompression.ratio.max allow.
         pub batches_too_large_decompressed: limit "decompressed_bytes",
+        /// A compressed batch waited because as many of its shard as may be were half done.
+        pub decompressions_postponed: limit "decompressions",
         /// A batch had more records than kuring.batch.records.max.
         pub batches_with_too_many_records: limit "batch_records",
     }
@@ -150,6 +153,8 @@ pub struct Shard {
     /// Appends that came in this turn.
     fresh_appends: RefCell<Vec<Rc<appends::AppendInFlight>>>,
     continue_turns: Notify,
+    /// For batches that lie half decompressed.
+    slots: Slots,
     control: OnceCell<Rc<dyn Control>>,
     chunks: ChunkPool,
     /// Decoded requests and answers that their peers have not taken, bytes.
@@ -189,6 +194,7 @@ impl Shard {
             dirty: RefCell::default(),
             fresh_appends: RefCell::default(),
             continue_turns: Notify::new(),
+            slots: Slots::default(),
             control: OnceCell::new(),
             chunks,
             serve_memory,

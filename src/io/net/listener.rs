@@ -14,7 +14,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
-use crate::base::fatal;
+use crate::base::{PROCESS, fatal};
 use crate::io::runtime::panic_text;
 
 /// Wait after an accept that failed for want of descriptors or memory: the connection stays in the backlog,
@@ -121,6 +121,7 @@ impl<F: FnMut(OwnedFd, SocketAddr)> Accepting<F> {
                     }
                 }
                 Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => {
+                    PROCESS.accepts_failed.increment();
                     if self.failures.fetch_add(1, Ordering::Relaxed) == 0 {
                         tracing::warn!(%error, "a connection cannot be accepted, it waits");
                     }

@@ -254,6 +254,11 @@ impl Validation {
         })
     }
 
+    /// Holds what its codec needs, which may be far more than the batch.
+    pub fn is_decompressing(&self) -> bool {
+        matches!(self.stage, Stage::Compressed { .. })
+    }
+
     /// Works on about `budget_bytes` bytes, decompressed ones counted as such. Must not be called again
     /// after it was ready.
     pub fn step(&mut self, budget_bytes: usize) -> Poll<Result<ValidatedBatch, RecordError>> {
