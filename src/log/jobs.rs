@@ -40,6 +40,8 @@ pub(super) struct Upkeep<F: Files> {
     pub swaps: VecDeque<Swap>,
     /// One of them is out.
     swap_in_flight: bool,
+    /// The segment that the roll on a file thread has ended.
+    roll_in_flight: Option<Offset>,
     /// A job was refused and put back: none is due before this.
     retry_at: Option<Monotonic>,
     rolled: VecDeque<Rolled>,
@@ -101,6 +103,7 @@ impl<F: Files> Upkeep<F> {
             in_flight: false,
             swaps: VecDeque::new(),
             swap_in_flight: false,
+            roll_in_flight: None,
             retry_at: None,
             rolled: VecDeque::new(),
             spare: None,
@@ -140,6 +143,11 @@ impl<F: Files> Upkeep<F> {
 
     pub fn has_swaps(&self) -> bool {
         self.swap_in_flight || !self.swaps.is_empty()
+    }
+
+    /// The oldest segment whose roll is not finished: its files are about to be written.
+    pub fn rolls_from(&self) -> Option<Offset> {
+        self.roll_in_flight.or_else(|| self.rolled.front().map(|rolled| rolled.old))
     }
 
     /// A file was created and the directory not synced since.
@@ -298,6 +306,7 @@ impl<F: Files> Log<F> {
 
     fn next_task(&mut self, now: Now) -> Option<Task<F>> {
         if let Some(rolled) = self.upkeep.rolled.pop_front() {
+            self.upkeep.roll_in_flight = Some(rolled.old);
             let old = self.segments.iter().find(|segment| segment.base == rolled.old);
             let old = old.map(IndexWrite::of);
             return Some(Task::Roll(Box::new(Roll { rolled, old, epochs: self.epoch_write() })));
@@ -402,6 +411,7 @@ impl<F: Files> Log<F> {
     pub(super) fn finish_or_put_back(&mut self, outcome: Outcome<F>, now: Now) -> Result<(), LogError> {
         self.upkeep.in_flight = false;
         self.upkeep.swap_in_flight = false;
+        self.upkeep.roll_in_flight = None;
         let done = match outcome.done {
             Ok(done) => done,
             Err(Failed { error, task }) => {

@@ -203,9 +203,6 @@ impl World {
     /// Begins a cleaning or does a slice of the one that has begun.
     fn advance_clean(&mut self) -> Result<(), String> {
         let Some(clean) = self.clean.take() else {
-            if self.log().has_swaps() {
-                return Ok(());
-            }
             let slice_bytes = [700, 10_000][self.random.below(2) as usize];
             let settings =
                 CleanSettings { map_bytes: 1 << 20, load_factor: 0.9, buffer_bytes: 4096, slice_bytes };

@@ -99,13 +99,15 @@ impl<F: Files> Log<F> {
     }
 
     /// *Shard.* What can be cleaned of the log: whole segments that are on the disk, below the last stable offset
-    /// `stable`, and older than `min.compaction.lag.ms`. `None`: nothing, or the log is not compacted.
+    /// `stable`, and older than `min.compaction.lag.ms`. `None`: nothing, or the log is not compacted, or a segment
+    /// of the last time still has only its `.cleaned` name, which the next one would take.
     pub fn cleanable(&self, stable: Offset, now: Now) -> Option<Cleanable> {
-        if !self.config.cleanup_policy.compact || self.offline {
+        if !self.config.cleanup_policy.compact || self.offline || self.upkeep.has_swaps() {
             return None;
         }
         let first_dirty = self.first_dirty();
-        let limit = stable.min(self.active().base).min(self.recovery_point);
+        let rolling = self.upkeep.rolls_from().unwrap_or(self.active().base);
+        let limit = stable.min(rolling).min(self.recovery_point);
         let mut cleanable = Cleanable {
             first_dirty,
             upper_bound: first_dirty,
