@@ -33,6 +33,7 @@ impl Shard {
 
     /// Gathers the offsets of all shards and writes every directory's checkpoint files, on a file thread.
     pub async fn write_checkpoints(self: &Rc<Self>) {
+        let turn = self.settings.directories.begin_checkpoints();
         let replies = self.ask_all(|| Request::Checkpoint).await;
         let mut entries = Vec::new();
         for reply in replies {
@@ -45,7 +46,7 @@ impl Shard {
             .threads
             .run("checkpoints", {
                 let directories = directories.clone();
-                move || write_checkpoints(&directories, &entries)
+                move || write_checkpoints(&directories, turn, &entries)
             })
             .await;
         if let Err(error) = written {
@@ -63,14 +64,22 @@ pub fn write_last_checkpoints(
     directories: &Directories,
     entries: &[CheckpointEntry],
 ) -> Result<(), DirError> {
-    let mut is_final = directories.lock_checkpoints();
-    *is_final = true;
+    let mut writes = directories.lock_checkpoints();
+    writes.is_final = true;
     write_all(directories, entries)
 }
 
-fn write_checkpoints(directories: &Directories, entries: &[CheckpointEntry]) -> Result<(), DirError> {
-    let is_final = directories.lock_checkpoints();
-    if *is_final { Ok(()) } else { write_all(directories, entries) }
+fn write_checkpoints(
+    directories: &Directories,
+    turn: u64,
+    entries: &[CheckpointEntry],
+) -> Result<(), DirError> {
+    let mut writes = directories.lock_checkpoints();
+    if writes.is_final || turn < writes.written {
+        return Ok(());
+    }
+    writes.written = turn;
+    write_all(directories, entries)
 }
 
 /// Writes the checkpoint files of every directory that serves.

@@ -55,9 +55,20 @@ pub struct Directories {
     unclean: Vec<AtomicBool>,
     /// The broker is to end: no log is opened any more, and recovery gives up.
     stopping: Arc<AtomicBool>,
-    /// Held while the checkpoint files are written; true once they were written for the last time.
-    checkpoints_final: Mutex<bool>,
+    /// Held while the checkpoint files are written.
+    checkpoints: Mutex<CheckpointWrites>,
+    /// Given out to whoever begins to gather offsets for the checkpoint files.
+    checkpoint_turns: AtomicU64,
     pub(super) counters: DiskCounters,
+}
+
+/// What the checkpoint files hold.
+#[derive(Default)]
+pub(super) struct CheckpointWrites {
+    /// The turn whose offsets they are.
+    pub written: u64,
+    /// They were written for the last time.
+    pub is_final: bool,
 }
 
 /// Figures of all directories that are not a shard's.
@@ -171,6 +182,15 @@ impl StartList {
         }
     }
 
+    /// How many partitions nobody has taken.
+    pub fn len(&self) -> usize {
+        self.lock().values().map(Vec::len).sum()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
     /// What no shard wanted: partitions that the metadata does not know.
     pub fn take_rest(&self) -> Vec<StartEntry> {
         self.lock().drain().flat_map(|(_, entries)| entries).collect()
@@ -210,13 +230,19 @@ impl Directories {
             failing,
             unclean,
             stopping,
-            checkpoints_final: Mutex::new(false),
+            checkpoints: Mutex::default(),
+            checkpoint_turns: AtomicU64::new(0),
             counters: DiskCounters::default(),
         }
     }
 
-    pub(super) fn lock_checkpoints(&self) -> MutexGuard<'_, bool> {
-        self.checkpoints_final.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Before the offsets are gathered: older ones are not written over what a later turn has gathered.
+    pub(super) fn begin_checkpoints(&self) -> u64 {
+        self.checkpoint_turns.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    pub(super) fn lock_checkpoints(&self) -> MutexGuard<'_, CheckpointWrites> {
+        self.checkpoints.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn path(&self, directory: usize) -> &Path {

@@ -67,7 +67,11 @@ impl Shard {
             }
             // Deletions first: a topic may be back under its name, and so under its directory's.
             let mut deletions: FuturesUnordered<_> = gone.into_iter().map(|key| shard.delete(key)).collect();
-            while deletions.next().await.is_some() {}
+            if !deletions.is_empty() {
+                while deletions.next().await.is_some() {}
+                // What the checkpoint files say of them must not meet a topic that comes under a name of theirs.
+                shard.write_checkpoints().await;
+            }
             let openings = wanted.into_iter().map(|(key, topic)| shard.open(key, topic, is_new));
             let mut openings = futures::stream::iter(openings).buffer_unordered(LOGS_AT_ONCE_MAX);
             while openings.next().await.is_some() {}
