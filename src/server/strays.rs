@@ -16,16 +16,17 @@ const LOOK_EVERY: Duration = Duration::from_secs(3600);
 /// Renames what the start found and no shard wanted.
 pub(super) async fn put_aside(shard: &Rc<Shard>, image: &Image) {
     let directories = &shard.settings().directories;
-    let mut strays = directories.start_list.take_rest();
-    strays.append(&mut directories.futures.take_rest());
-    if image.topic_count() == 0 && !strays.is_empty() {
-        // More likely the metadata was lost than every topic deleted.
+    if image.topic_count() == 0 && !directories.start_list.is_empty() {
+        // More likely the metadata was lost than every topic deleted. The stop takes them for partitions that were
+        // never opened, and keeps what the checkpoints say of them.
         tracing::error!(
-            partitions = strays.len(),
+            partitions = directories.start_list.len(),
             "there are partitions on disk and no topic in the metadata: they are left alone"
         );
         return;
     }
+    let mut strays = directories.start_list.take_rest();
+    strays.append(&mut directories.futures.take_rest());
     for entry in strays {
         let name = entry.found.topic_partition.clone();
         let directories = directories.clone();
