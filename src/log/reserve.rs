@@ -36,13 +36,21 @@ impl<F: Files> Reserve<F> {
         if !self.allocate(&self.path, self.bytes)? {
             return Ok(false);
         }
-        let headroom = (self.bytes / 4).max(HEADROOM_BYTES_MIN);
-        let has_room = self.allocate(&self.probe, headroom)?;
+        let has_room = self.allocate(&self.probe, self.headroom_bytes())?;
         self.remove(&self.probe)?;
         if !has_room {
             self.remove(&self.path)?;
         }
         Ok(has_room)
+    }
+
+    /// Free bytes without which [`Reserve::take`] would fail, and take what is left from others meanwhile.
+    pub fn needed_bytes(&self) -> u64 {
+        self.bytes + self.headroom_bytes()
+    }
+
+    fn headroom_bytes(&self) -> u64 {
+        (self.bytes / 4).max(HEADROOM_BYTES_MIN)
     }
 
     /// Gives the blocks back to the disk; false: there were none.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::Shard;
 use super::replica::Replica;
-use crate::io::os::OsFiles;
+use crate::io::os::{OsFiles, volume_bytes};
 use crate::io::runtime::{Queue, spawn};
 use crate::log::Reserve;
 
@@ -154,7 +154,13 @@ impl Shard {
                 }
                 let taken = directories.threads.run("take reserve", {
                     let directories = directories.clone();
-                    move || directories.list[directory].space.reserve.take()
+                    move || {
+                        let reserve = &directories.list[directory].space.reserve;
+                        match volume_bytes(directories.path(directory)) {
+                            Ok(volume) if volume.usable < reserve.needed_bytes() => Ok(false),
+                            _ => reserve.take(),
+                        }
+                    }
                 });
                 match taken.await {
                     // It may have become full, and the reserve been given up, while it was made.
@@ -192,6 +198,10 @@ impl Shard {
                 }
             }
             space.watched.store(false, Ordering::Relaxed);
+            // It became full while this ended: whoever noticed found it watched.
+            if space.is_full() && !directories.has_failed(directory) && !shard.is_stopping() {
+                shard.watch_room(directory);
+            }
         })
         .detach();
     }

@@ -52,6 +52,11 @@ impl Shard {
 
     async fn look_at(&self, replica: &Replica, found: &mut CleanableLogs) {
         let now = clock::now();
+        let directory = self.settings.directories.list.get(replica.directory());
+        if directory.is_some_and(|directory| directory.space.is_full()) {
+            // What room there is belongs to the metadata log and the internal topics.
+            return;
+        }
         for _ in 0..FIRST_TIMESTAMPS_MAX {
             let job = replica.with(|partition| partition.log().first_timestamp_job());
             let Ok(Some(job)) = job else { break };
