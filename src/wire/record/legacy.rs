@@ -132,6 +132,10 @@ pub fn upgrade_message(entry: &[u8], limit: usize) -> Result<Bytes, ReadError> {
     let mut scratch = Vec::new();
     let wrapper = message(entry, &mut 0)?;
     let records = legacy_records(entry, &mut scratch, limit)?;
+    let rises = records.windows(2).all(|pair| pair[0].offset < pair[1].offset);
+    if !rises || records.last().is_some_and(|last| last.offset > wrapper.offset) {
+        return Err(RecordFormatError::Field.into());
+    }
     let first = records.first().map_or(wrapper.offset, |record| record.offset);
     let mut builder = BatchBuilder::new(first, Compression::of(wrapper.codec));
     if wrapper.timestamp_type == TimestampType::LogAppendTime {
