@@ -312,3 +312,27 @@ fn real_text_goes_in_and_comes_back_byte_for_byte() {
     let own = broker.kuring(&["consume", "packages", "--from-beginning", "-n", &lines.to_string()], b"");
     assert!(own == text, "kuring consume differs");
 }
+
+#[test]
+fn a_topic_does_not_inherit_what_the_checkpoints_say_of_the_one_that_had_its_name() {
+    let mut broker = Broker::with(2, &[("log.flush.start.offset.checkpoint.interval.ms", "3000")]);
+    let client = Client::of(&broker);
+    client.create_topic("again", 1, &[]);
+    let producer = client.producer(&[]);
+    let records: Vec<Send> = (0..20).map(|n| Send::value(n.to_string()).to(0)).collect();
+    client.send(&producer, "again", &records);
+    client.delete_records("again", 0, 15);
+    let checkpoint = broker.data().join("log-start-offset-checkpoint");
+    eventually("the log start is in its checkpoint", || {
+        std::fs::read_to_string(&checkpoint).ok().filter(|text| text.contains("again 0 15"))
+    });
+    // Within the next three seconds nothing writes that file but the deletion.
+    client.delete_topic("again").expect("it is there");
+    client.create_topic("again", 1, &[]);
+    client.send(&client.producer(&[]), "again", &records[..10]);
+    broker.kill();
+    broker.start_again(2);
+    let wanted: Vec<String> = (0..10).map(|n| n.to_string()).collect();
+    assert_eq!(client.offsets("again", 0), (0, 10));
+    assert_eq!(texts(&client, "again", 0, 10), wanted);
+}
