@@ -36,9 +36,9 @@ fn lag(committed: &Committed, ends: &HashMap<(&str, PartitionIndex), Offset>) ->
     let known = committed.offsets.iter().filter_map(|(index, offset)| {
         let end = ends.get(&(committed.topic.as_str(), *index))?;
         // Behind a deleted and newly made topic an offset may be ahead.
-        Some(u64::try_from(end.0 - offset.0).unwrap_or(0))
+        Some(u64::try_from(end.0.saturating_sub(offset.0)).unwrap_or(0))
     });
-    known.reduce(|sum, lag| sum + lag)
+    known.reduce(u64::saturating_add)
 }
 
 #[cfg(test)]
@@ -58,5 +58,17 @@ mod tests {
         let ends = [(0, 15), (1, 10)].map(|(index, at)| (("t", PartitionIndex(index)), Offset(at)));
         assert_eq!(lag(&committed, &HashMap::from(ends)), Some(10));
         assert_eq!(lag(&committed, &HashMap::new()), None);
+    }
+
+    #[test]
+    fn offsets_that_no_log_has_do_not_overflow() {
+        let offsets = [0, 1, 2].map(|index| (PartitionIndex(index), Offset(i64::MIN)));
+        let committed = Committed {
+            group: StrBytes::from_static_str("g"),
+            topic: StrBytes::from_static_str("t"),
+            offsets: offsets.to_vec(),
+        };
+        let ends = [0, 1, 2].map(|index| (("t", PartitionIndex(index)), Offset(5)));
+        assert_eq!(lag(&committed, &HashMap::from(ends)), Some(u64::MAX));
     }
 }
