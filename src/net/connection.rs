@@ -276,23 +276,26 @@ impl Connection {
             }
             request => request,
         };
+        self.settle_all().await?;
+        // Until it has memory it stays in the receive chunk, where it is counted.
+        let charge = match &request {
+            Request::Known { header, .. } => self.charge_request(header.api.key, frame_bytes).await?,
+            Request::UnknownApiVersions { .. } => None,
+        };
         if frame.len() > KEPT_FRAME_BYTES_MAX {
             // It may wait long, and what comes of it (a fetch session, a group's member) longer still: a
             // slice of the receive chunk would keep all of that from the others.
             request = header::parse(&Bytes::copy_from_slice(&frame))?;
         }
         drop(frame);
-        self.settle_all().await?;
         match request {
             Request::Known { header, body } => {
-                let charge = self.charge_request(header.api.key, frame_bytes).await?;
                 let client = self.client.clone();
                 self.shard.requests.begun(header.api);
                 let log = self.connections.request_log.begin(&header, frame_bytes);
                 let times = Times { api: header.api, received, begun, log };
                 let outcome = self.serve_alone(api::serve(&client, &header, body), header.api).await?;
                 self.take_answer(outcome, times)?;
-                drop(charge);
             }
             Request::UnknownApiVersions { correlation_id } => {
                 if let Some(api) = wire::api::find(ApiKey::ApiVersions as i16) {
@@ -302,6 +305,7 @@ impl Connection {
                 self.push_answer(vec![Piece::Bytes(header::unsupported_api_versions(correlation_id))]);
             }
         }
+        drop(charge);
         // Not yet sent: more answers may join it in this turn.
         if self.charge.as_ref().is_some_and(|charge| charge.bytes() >= ANSWER_BYTES_MAX) {
             self.send_answers().await?;
@@ -335,9 +339,7 @@ impl Connection {
     async fn charge_request(&mut self, key: ApiKey, length: usize) -> Result<Option<Charge>, End> {
         let memory = self.connections.memory().clone();
         if memory.is_used_up() {
-            // This connection's own answers may be what fills it.
-            self.send_answers().await?;
-            drop(memory.take(0).await);
+            drop(self.take_memory(0).await?);
         }
         if length <= KEPT_FRAME_BYTES_MAX {
             return Ok(None);
@@ -349,13 +351,24 @@ impl Connection {
             ApiKey::JoinGroup | ApiKey::SyncGroup => Ok(Some(memory.charge(length))),
             _ => {
                 let elements = (length / 2).min(ELEMENTS_MAX);
-                let charge = memory.take(2 * length + elements * ELEMENT_BYTES).await;
-                Ok(Some(charge))
+                Ok(Some(self.take_memory(2 * length + elements * ELEMENT_BYTES).await?))
             }
         }
     }
 
-    /// Runs the handler of a request that nothing may overlap. Meanwhile the next bytes are received once,
+    /// Waits until `bytes` of the shard's memory are there, or the peer goes away.
+    async fn take_memory(&mut self, bytes: usize) -> Result<Charge, End> {
+        let memory = self.connections.memory().clone();
+        let mut taken = pin!(memory.take(bytes));
+        if let Some(charge) = poll_once(taken.as_mut()).await {
+            return Ok(charge);
+        }
+        // This connection's own answers may be what fills it.
+        self.send_answers().await?;
+        self.await_beside_peer(taken, true).await
+    }
+
+    /// Runs the handler of a request that nothing may overlap. Meanwhile the next bytes are received, if few,
     /// so that a peer that goes away is noticed while its fetch is parked. One that has only finished sending
     /// looks the same: where the answer comes soon it gets it.
     async fn serve_alone(
@@ -383,19 +396,32 @@ impl Connection {
         api: &Api,
     ) -> Result<Outcome, End> {
         self.send_answers().await?;
-        if !self.buffer.filled().is_empty() {
-            return Ok(handler.await);
+        let may_last = matches!(api.key, ApiKey::Fetch | ApiKey::JoinGroup | ApiKey::SyncGroup);
+        self.await_beside_peer(handler.as_mut(), may_last).await
+    }
+
+    /// Waits for `what`, and receives meanwhile as long as it is little enough to be put aside: a chunk would be kept
+    /// from others. That the peer has finished ends the connection if `with_peer` says so.
+    async fn await_beside_peer<T>(
+        &mut self,
+        mut what: Pin<&mut impl Future<Output = T>>,
+        with_peer: bool,
+    ) -> Result<T, End> {
+        while self.buffer.can_put_aside() {
+            let received = match select(what.as_mut(), pin!(self.reader.receive(&mut self.buffer))).await {
+                Either::Left((done, _)) => return Ok(done),
+                Either::Right((received, _)) => received?,
+            };
+            if received == 0 {
+                if with_peer {
+                    return Err(End::Peer);
+                }
+                break;
+            }
+            self.note_received(received);
+            self.is_fresh = false;
         }
-        let received = match select(handler.as_mut(), pin!(self.reader.receive(&mut self.buffer))).await {
-            Either::Left((outcome, _)) => return Ok(outcome),
-            Either::Right((received, _)) => received?,
-        };
-        if received == 0 && matches!(api.key, ApiKey::Fetch | ApiKey::JoinGroup | ApiKey::SyncGroup) {
-            return Err(End::Peer);
-        }
-        self.note_received(received);
-        self.is_fresh = false;
-        Ok(handler.await)
+        Ok(what.await)
     }
 
     /// Waits for bytes, or for the oldest answer when there is one to come.

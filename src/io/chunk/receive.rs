@@ -100,6 +100,11 @@ impl ReceiveBuffer {
         }
     }
 
+    /// Whether what is received fits aside, so that no chunk is held while the connection waits for more.
+    pub fn can_put_aside(&self) -> bool {
+        self.filled().len() <= SET_ASIDE_BYTES_MAX
+    }
+
     /// Cuts the first `length` bytes off. No copy above 4 KiB. Panics when there are fewer.
     pub fn take(&mut self, length: usize) -> Bytes {
         let filled = self.filled();
