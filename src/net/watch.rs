@@ -40,8 +40,10 @@ pub(super) enum Verdict {
 #[derive(Debug)]
 pub(super) struct Watch {
     phase: Cell<Phase>,
-    /// Until its first request is there: since when that is waited for.
+    /// Until its first request is there, or comes fast enough: since when that is waited for.
     fresh_since: Cell<Option<Monotonic>>,
+    /// What has come of it since then.
+    fresh_bytes: Cell<u64>,
     last_active: Cell<Monotonic>,
     /// When the present look at a transfer began, and what has moved since.
     since: Cell<Monotonic>,
@@ -56,6 +58,7 @@ impl Watch {
         Self {
             phase: Cell::new(Phase::Idle),
             fresh_since: Cell::new(Some(now)),
+            fresh_bytes: Cell::new(0),
             last_active: Cell::new(now),
             since: Cell::new(now),
             moved_bytes: Cell::new(0),
@@ -88,6 +91,7 @@ impl Watch {
     /// So many bytes came, or went.
     pub(super) fn moved(&self, bytes: usize, now: Monotonic) {
         self.last_active.set(now);
+        self.fresh_bytes.set(self.fresh_bytes.get() + bytes as u64);
         self.moved_bytes.set(self.moved_bytes.get() + bytes as u64);
         self.stall_bytes.set(self.stall_bytes.get() + bytes as u64);
     }
@@ -95,6 +99,10 @@ impl Watch {
     /// The connection waits for memory, not for its peer: the time does not count.
     pub(super) fn excuse(&self, now: Monotonic) {
         self.last_active.set(now);
+        if self.fresh_since.get().is_some() {
+            self.fresh_since.set(Some(now));
+            self.fresh_bytes.set(0);
+        }
         self.begin_look(now);
         self.begin_stall_look(now);
     }
@@ -103,10 +111,17 @@ impl Watch {
     pub(super) fn verdict(&self, limits: &ServingLimits, now: Monotonic) -> Option<Verdict> {
         let is_over =
             |since: Monotonic, limit: Option<Duration>| limit.is_some_and(|limit| now.since(since) >= limit);
+        let is_slow = |since: Monotonic, bytes: u64| {
+            u128::from(bytes) < now.since(since).as_millis() * u128::from(limits.rate_min) / 1000
+        };
         if let Some(since) = self.fresh_since.get()
             && is_over(since, limits.first_request_time_max)
         {
-            return Some(Verdict::NoFirstRequest);
+            if self.phase.get() != Phase::Receiving || is_slow(since, self.fresh_bytes.get()) {
+                return Some(Verdict::NoFirstRequest);
+            }
+            // A long one that comes fast enough: from here on it is as any other.
+            self.fresh_since.set(None);
         }
         let is_idle = is_over(self.last_active.get(), limits.idle_time_max);
         let (limit, slow) = match self.phase.get() {
@@ -116,8 +131,7 @@ impl Watch {
             Phase::Sending => (limits.response_time_max, Verdict::SlowResponse),
         };
         if is_over(self.since.get(), limit) {
-            let least = now.since(self.since.get()).as_millis() * u128::from(limits.rate_min) / 1000;
-            if u128::from(self.moved_bytes.get()) < least {
+            if is_slow(self.since.get(), self.moved_bytes.get()) {
                 return Some(slow);
             }
             self.begin_look(now);
@@ -199,6 +213,27 @@ mod tests {
         assert_eq!(watch.verdict(&limits(), at(100)), Some(Verdict::NoFirstRequest));
         watch.enter(Phase::Serving, at(100));
         assert_eq!(watch.verdict(&limits(), at(90_000)), None);
+    }
+
+    #[test]
+    fn a_long_first_request_is_waited_for_as_long_as_it_comes_fast_enough() {
+        let watch = Watch::new(at(0));
+        watch.enter(Phase::Receiving, at(20));
+        watch.moved(60, at(50));
+        watch.moved(60, at(90));
+        assert_eq!(watch.verdict(&limits(), at(100)), None);
+        watch.moved(600, at(900));
+        assert_eq!(watch.verdict(&limits(), at(1019)), None);
+        assert_eq!(watch.verdict(&limits(), at(1020)), Some(Verdict::SlowRequest));
+    }
+
+    #[test]
+    fn a_first_request_has_its_time_behind_a_wait_for_memory() {
+        let watch = Watch::new(at(0));
+        watch.enter(Phase::Receiving, at(20));
+        watch.excuse(at(90));
+        assert_eq!(watch.verdict(&limits(), at(189)), None);
+        assert_eq!(watch.verdict(&limits(), at(190)), Some(Verdict::NoFirstRequest));
     }
 
     #[test]
