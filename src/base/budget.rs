@@ -94,6 +94,17 @@ impl Budget {
         !line.is_empty()
     }
 
+    /// What must come home for all who wait to get theirs.
+    pub fn missing(&self) -> usize {
+        let line = self.line.borrow();
+        let waiting = line.iter().filter(|waiter| waiter.state.get() == State::Waiting);
+        let mut wishes = waiting.map(|waiter| waiter.wants.min(self.max)).peekable();
+        if wishes.peek().is_none() {
+            return 0;
+        }
+        wishes.fold(self.in_use.get(), usize::saturating_add).saturating_sub(self.max)
+    }
+
     fn fits(&self, units: usize) -> bool {
         self.in_use.get() == 0 || self.in_use.get().saturating_add(units) <= self.max
     }
@@ -182,6 +193,22 @@ mod tests {
         budget.give_back(1);
         assert!((&mut second).now_or_never().is_some());
         assert_eq!((budget.in_use(), budget.waits()), (2, 2));
+    }
+
+    #[test]
+    fn what_is_missing_is_what_those_in_the_line_want_beyond_what_is_left() {
+        let budget = Budget::new(10);
+        budget.take_now(12);
+        assert_eq!(budget.missing(), 0);
+        let (mut first, mut second) = (budget.take(3), budget.take(100));
+        assert!((&mut first).now_or_never().is_none());
+        assert_eq!(budget.missing(), 5);
+        assert!((&mut second).now_or_never().is_none());
+        assert_eq!(budget.missing(), 15);
+        drop(second);
+        assert_eq!(budget.missing(), 5);
+        drop(first);
+        assert_eq!(budget.missing(), 0);
     }
 
     #[test]

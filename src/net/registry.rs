@@ -232,6 +232,9 @@ impl Connections {
         let now = clock::monotonic();
         let counters = &shard.counters;
         for (_, entry) in &*self.list.borrow() {
+            if entry.closed.get().is_some() {
+                continue;
+            }
             entry.look(now);
             let Some(verdict) = entry.watch.verdict(&shard.config().serving_limits, now) else { continue };
             let (counter, why) = match verdict {
@@ -258,14 +261,20 @@ impl Connections {
         let now = clock::monotonic();
         let limits = &shard.config().serving_limits;
         let mut wanted_bytes = shard.chunks().wanted_bytes();
-        let answers_wanted = shard.serve_memory().somebody_waits();
+        let mut answers_wanted = shard.serve_memory().missing();
         let list = self.list.borrow();
         let mut stalled: Vec<&Rc<Entry>> = Vec::new();
         for (_, entry) in &*list {
+            if entry.closed.get().is_some() {
+                // What it holds is on its way home.
+                wanted_bytes = wanted_bytes.saturating_sub(entry.received.held_bytes());
+                answers_wanted = answers_wanted.saturating_sub(entry.answer_bytes.get());
+                continue;
+            }
             entry.look(now);
             let holds = match entry.watch.phase() {
-                Phase::Idle | Phase::Receiving => wanted_bytes > 0 && entry.received.held_bytes() > 0,
-                Phase::Sending => answers_wanted && entry.answer_bytes.get() > 0,
+                Phase::Idle | Phase::Receiving => entry.received.held_bytes() > 0,
+                Phase::Sending => entry.answer_bytes.get() > 0,
                 Phase::Serving => false,
             };
             if holds && !entry.received.waits() && entry.watch.has_stalled(limits, now) {
@@ -274,12 +283,14 @@ impl Connections {
         }
         stalled.sort_by_key(|entry| entry.watch.stall_since());
         for entry in stalled {
-            if entry.watch.phase() != Phase::Sending {
-                if wanted_bytes == 0 {
-                    continue;
-                }
-                wanted_bytes = wanted_bytes.saturating_sub(entry.received.held_bytes());
+            let (wanted, held) = match entry.watch.phase() {
+                Phase::Sending => (&mut answers_wanted, entry.answer_bytes.get()),
+                _ => (&mut wanted_bytes, entry.received.held_bytes()),
+            };
+            if *wanted == 0 {
+                continue;
             }
+            *wanted = wanted.saturating_sub(held);
             shard.counters.stalled_connections.increment();
             entry.close(Closed::Limit);
         }
