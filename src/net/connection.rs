@@ -20,7 +20,7 @@ use super::gate::Pass;
 use super::memory::Charge;
 use super::registry::{Connections, Ends, Registered};
 use super::request_log::{self, Line};
-use super::send::{self, SendError};
+use super::send::{self, Held, SendError};
 use super::watch::Phase;
 use crate::api::{self, Client, Outcome, Piece};
 use crate::base::clock::{self, Monotonic};
@@ -119,6 +119,7 @@ struct Connection {
     /// Answers to send, and what they hold of the shard's memory.
     answers: Vec<Piece>,
     charge: Option<Charge>,
+    held: Held,
     /// The requests that they answer.
     unsent: Vec<Unsent>,
     /// When the last bytes came.
@@ -173,6 +174,7 @@ pub(super) fn start(shard: &Rc<Shard>, connections: &Rc<Connections>, accepted: 
         in_flight_bytes: 0,
         answers: Vec::new(),
         charge: None,
+        held: Held::default(),
         unsent: Vec::new(),
         received: clock::monotonic(),
         is_fresh: false,
@@ -534,7 +536,9 @@ impl Connection {
     }
 
     fn push_answer(&mut self, pieces: Vec<Piece>) {
-        let bytes = pieces.iter().map(send::memory_bytes).sum::<usize>();
+        let before = self.held.bytes();
+        pieces.iter().for_each(|piece| self.held.add(piece));
+        let bytes = self.held.bytes() - before;
         match &mut self.charge {
             Some(charge) => charge.add(bytes),
             None => self.charge = Some(self.connections.memory().charge(bytes)),
@@ -547,13 +551,13 @@ impl Connection {
             return Ok(());
         }
         let charge = self.charge.take();
+        self.held = Held::default();
         let entry = self.registered.entry.clone();
         entry.answer_bytes.set(charge.as_ref().map_or(0, Charge::bytes));
         let before = entry.watch.phase();
         self.enter(Phase::Sending);
         let (listener, answers) = (&self.listener, &mut self.answers);
-        let sent =
-            send::send(&self.shard, listener, &mut self.writer, answers, entry.watch.last_active()).await;
+        let sent = send::send(&self.shard, listener, &mut self.writer, answers, &entry.watch).await;
         entry.answer_bytes.set(0);
         drop(charge);
         if let Err(SendError::File { directory, error }) = &sent {

@@ -1,7 +1,6 @@
 //! A response on its way into the socket: encoded pieces by `sendmsg`, large file ranges by `sendfile`,
 //! small ones read from the page cache into the same `sendmsg`.
 
-use std::cell::Cell;
 use std::io::IoSlice;
 use std::os::fd::AsFd;
 use std::rc::Rc;
@@ -9,8 +8,9 @@ use std::rc::Rc;
 use bytes::Bytes;
 
 use super::figures::ListenerCounters;
+use super::watch::{Phase, Watch};
 use crate::api::Piece;
-use crate::base::clock::{self, Monotonic};
+use crate::base::clock;
 use crate::io::net::{SendFileError, SocketWriter};
 use crate::io::os::OsFiles;
 use crate::io::{FileHandle, cached};
@@ -46,22 +46,40 @@ pub(super) enum SendError {
     EndedShort { missing: u64 },
 }
 
-/// What a piece holds in memory until the peer has taken it.
-pub(super) fn memory_bytes(piece: &Piece) -> usize {
-    match piece {
-        Piece::Bytes(bytes) => bytes.len(),
-        Piece::File(range) if range.length < SENDFILE_BYTES_MIN => range.length as usize,
-        Piece::File(_) => 0,
+/// What of answers is held in memory until the peer has taken it.
+#[derive(Default, Debug)]
+pub(super) struct Held {
+    encoded: usize,
+    /// Ranges of files that are read, a few at a time.
+    read: usize,
+}
+
+impl Held {
+    pub(super) fn add(&mut self, piece: &Piece) {
+        match piece {
+            Piece::Bytes(bytes) => self.encoded += bytes.len(),
+            Piece::File(range) => self.add_range(range.length),
+        }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.encoded + self.read.min(READ_BYTES_PER_SEND_MAX + SENDFILE_BYTES_MIN as usize)
+    }
+
+    fn add_range(&mut self, length: u32) {
+        if length < SENDFILE_BYTES_MIN {
+            self.read += length as usize;
+        }
     }
 }
 
-/// Sends `pieces` in order, all of them; `last_active` follows what the peer takes.
+/// Sends `pieces` in order, all of them; `watch` follows what the peer takes.
 pub(super) async fn send(
     shard: &Rc<Shard>,
     listener: &ListenerCounters,
     socket: &mut SocketWriter,
     pieces: &mut Vec<Piece>,
-    last_active: &Cell<Monotonic>,
+    watch: &Watch,
 ) -> Result<(), SendError> {
     let mut waiting: Vec<Bytes> = Vec::with_capacity(pieces.len());
     let mut read_bytes = 0;
@@ -72,17 +90,17 @@ pub(super) async fn send(
             Piece::Bytes(bytes) => waiting.push(bytes),
             Piece::File(range) if range.length < sendfile_bytes_min => {
                 read_bytes += range.length as usize;
-                waiting.push(read_small(shard, range).await?);
+                waiting.push(read_small(shard, range, watch).await?);
             }
             Piece::File(range) => {
                 send_waiting(shard, listener, socket, &mut waiting, true).await?;
-                send_range(shard, listener, socket, range, last_active).await?;
+                send_range(shard, listener, socket, range, watch).await?;
                 read_bytes = 0;
             }
         }
         if waiting.len() >= PIECES_PER_SEND_MAX || read_bytes >= READ_BYTES_PER_SEND_MAX {
             send_waiting(shard, listener, socket, &mut waiting, true).await?;
-            last_active.set(clock::monotonic());
+            watch.last_active().set(clock::monotonic());
             read_bytes = 0;
         }
     }
@@ -108,7 +126,7 @@ async fn send_waiting(
     Ok(())
 }
 
-async fn read_small(shard: &Rc<Shard>, range: FileRange<OsFiles>) -> Result<Bytes, SendError> {
+async fn read_small(shard: &Rc<Shard>, range: FileRange<OsFiles>, watch: &Watch) -> Result<Bytes, SendError> {
     let mut buffer = vec![0; range.length as usize];
     let read = range.file.read_cached_at(&mut buffer, range.position).map_err(file_error(&range))?;
     if read == Some(buffer.len()) {
@@ -117,12 +135,14 @@ async fn read_small(shard: &Rc<Shard>, range: FileRange<OsFiles>) -> Result<Byte
     // Not in the page cache: a file thread waits for the disk.
     let threads = &shard.settings().directories.threads;
     let failed = file_error(&range);
+    watch.enter(Phase::Serving, clock::monotonic());
     let (buffer, read) = threads
         .run("cold read", move || {
             let read = range.file.read_at(&mut buffer, range.position);
             (buffer, read)
         })
         .await;
+    watch.enter(Phase::Sending, clock::monotonic());
     let read = read.map_err(failed)?;
     match buffer.len() - read {
         0 => Ok(buffer.into()),
@@ -135,7 +155,7 @@ async fn send_range(
     listener: &ListenerCounters,
     socket: &mut SocketWriter,
     range: FileRange<OsFiles>,
-    last_active: &Cell<Monotonic>,
+    watch: &Watch,
 ) -> Result<(), SendError> {
     let end = range.position + u64::from(range.length);
     let mut position = range.position;
@@ -144,14 +164,17 @@ async fn send_range(
         if !in_page_cache(&range, position, length)? {
             let file = range.file.clone();
             let threads = &shard.settings().directories.threads;
-            threads
+            // Our disk's time, not the peer's.
+            watch.enter(Phase::Serving, clock::monotonic());
+            let read = threads
                 .run("cold read", move || {
                     let file = file.as_fd();
                     cached::read_ahead(&file, position, length + READ_AHEAD_BYTES);
                     cached::warm(&file, position, length)
                 })
-                .await
-                .map_err(file_error(&range))?;
+                .await;
+            watch.enter(Phase::Sending, clock::monotonic());
+            read.map_err(file_error(&range))?;
         }
         socket.send_file(&**range.file, position, length).await.map_err(|error| match error {
             SendFileError::Peer(error) => SendError::Peer(error),
@@ -159,7 +182,7 @@ async fn send_range(
             SendFileError::EndedShort { missing } => SendError::EndedShort { missing },
         })?;
         position += length;
-        last_active.set(clock::monotonic());
+        watch.last_active().set(clock::monotonic());
         shard.counters.bytes_out.add(length);
         listener.bytes_out.add(length);
     }
@@ -185,4 +208,20 @@ fn in_page_cache(range: &FileRange<OsFiles>, position: u64, length: u64) -> Resu
 fn file_error(range: &FileRange<OsFiles>) -> impl FnOnce(std::io::Error) -> SendError + use<> {
     let directory = range.file.directory();
     move |error| SendError::File { directory, error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_ranges_that_are_read_no_more_is_held_than_waits_for_one_send() {
+        let mut held = Held::default();
+        held.add(&Piece::Bytes(Bytes::from_static(b"head")));
+        held.add_range(60 << 10);
+        held.add_range(SENDFILE_BYTES_MIN);
+        assert_eq!(held.bytes(), 4 + (60 << 10));
+        (0..900).for_each(|_| held.add_range(60 << 10));
+        assert_eq!(held.bytes(), 4 + (256 << 10) + (64 << 10));
+    }
 }
