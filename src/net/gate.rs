@@ -66,7 +66,7 @@ struct Rate {
 impl Rate {
     /// How long the next one has to wait. A rate of 0 lets one a second in, as Kafka does.
     fn wait(&mut self, limit: u32, now: Monotonic) -> Duration {
-        if now.since(self.second) >= Duration::from_secs(1) {
+        if self.created == 0 || now.since(self.second) >= Duration::from_secs(1) {
             *self = Self { second: now, created: 0 };
         }
         match self.created < limit.max(1) {
