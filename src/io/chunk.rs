@@ -1,9 +1,10 @@
 //! The memory that connections receive into: page-aligned chunks from a pool per shard, within a budget,
 //! and [`ReceiveBuffer`], which borrows one only while bytes of a connection are in it.
 //!
-//! A peer decides how long its frame stays partial, and so how long a chunk is held. A part of the budget is
-//! therefore kept for short frames, and when memory gets tight a buffer takes no more than what has come warrants;
-//! who has stalled is closed by the connections' own watch ([`ChunkPool::poll_pressure`]).
+//! A peer decides how long its frame stays partial, and so how long a chunk is held. The budget is therefore shared
+//! out by kinds of frames ([`accounts`]), and when memory gets tight a buffer takes no more than what has come
+//! warrants: up to 1 KiB without a chunk, so that a small request never waits. Who has stalled is closed by the
+//! connections' own watch ([`ChunkPool::poll_pressure`]).
 //!
 //! Payload is sliced from a chunk without a copy ([`bytes::Bytes`]); the chunk goes back to the pool it came
 //! from when the last slice is dropped, on whatever thread. That costs a lock that is almost always free,
@@ -11,9 +12,9 @@
 //!
 //! Never here: sockets, framing.
 
+mod accounts;
 mod receive;
 
-use std::collections::BTreeMap;
 use std::io;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,13 +22,17 @@ use std::task::{Context, Poll, Waker};
 
 use rustix::mm::{MapFlags, ProtFlags};
 
+use self::accounts::{Accounts, Called, Lane, SHORT_BYTES_MAX, Share, Ticket};
 pub use self::receive::{ReceiveBuffer, ReceiveState};
 
 /// Sizes that the pool keeps; a connection moves between them with the sizes of its receives. Longer frames
 /// get a chunk of their own size, which is not kept.
-const CLASS_BYTES: [usize; CLASSES] = [32 * 1024, 256 * 1024, 1024 * 1024];
+const CLASS_BYTES: [usize; CLASSES] = [SHORT_BYTES_MAX, 256 * 1024, 1024 * 1024];
 const CLASSES: usize = 3;
 const PAGE_BYTES: usize = 4096;
+
+/// Short and long frames, each of connections that have brought one of the kind to its end and of the others.
+pub const FRAME_KINDS: usize = 4;
 
 /// A shard's pool; cheap to clone, any thread.
 #[derive(Clone, Debug)]
@@ -37,44 +42,15 @@ pub struct ChunkPool {
 
 #[derive(Debug)]
 struct Shared {
-    budget_bytes: usize,
-    /// What long frames leave to short ones, so that those get through whatever the others do.
-    reserve_bytes: usize,
     state: Mutex<State>,
 }
 
-/// The two kinds of chunks: the smallest, for all that is short, and the others. Each has a line of its own.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Lane {
-    Short = 0,
-    Long = 1,
-}
-
-impl Lane {
-    fn of(capacity: usize) -> Self {
-        if capacity <= CLASS_BYTES[0] { Lane::Short } else { Lane::Long }
-    }
-}
-
-#[derive(Default, Debug)]
+#[derive(Debug)]
 struct State {
-    /// By lane.
-    in_use_bytes: [usize; 2],
+    accounts: Accounts,
     free: [FreeList; CLASSES],
-    /// Buffers that wait for the budget, by the lane that they wait for.
-    lines: [Line; 2],
-    next_ticket: u64,
-    muted: u64,
     /// Whoever wants to know that somebody waits.
     on_pressure: Option<Waker>,
-}
-
-/// Buffers that wait, the oldest first.
-#[derive(Default, Debug)]
-struct Line {
-    waiters: BTreeMap<Ticket, Waiter>,
-    /// What they hold meanwhile, by lane: partial frames that outgrew their chunks.
-    held_bytes: [usize; 2],
 }
 
 #[derive(Default, Debug)]
@@ -84,43 +60,33 @@ struct FreeList {
     unused: usize,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Ticket(u64);
-
-#[derive(Debug)]
-struct Waiter {
-    waker: Waker,
-    wants_bytes: usize,
-    holds_bytes: usize,
-    /// It was woken because its turn has come; it keeps its place until it looks.
-    called: bool,
-}
-
 /// What a buffer asks of the pool.
 #[derive(Clone, Copy, Debug)]
 struct Wish {
     /// At least so much.
     bytes: usize,
+    /// The length of the frame that it is for, as far as it is known.
+    frame_bytes: usize,
     /// What the buffer keeps while it waits.
-    holds_bytes: usize,
+    holds: Option<Share>,
     /// Nothing beyond it, even if it is a size that the pool does not keep.
     exact: bool,
+    /// The connection has brought a short frame to its end; a long one.
+    is_proven: [bool; 2],
 }
 
-/// Budgets below leave nothing to spare for a reserve.
-const RESERVE_BUDGET_MIN: usize = 4 << 20;
-
 impl ChunkPool {
-    /// `budget_bytes` limits what buffers and slices hold together. One frame that is longer than all of it
-    /// is still admitted when no other long one is there.
+    /// `budget_bytes` limits what buffers and slices hold together. One frame that is longer than its share
+    /// of it is still admitted when no other such is there.
     pub fn new(budget_bytes: usize) -> Self {
-        let reserve_bytes = if budget_bytes < RESERVE_BUDGET_MIN { 0 } else { budget_bytes / 4 };
-        Self { shared: Arc::new(Shared { budget_bytes, reserve_bytes, state: Mutex::default() }) }
+        let accounts = Accounts::new(budget_bytes);
+        let state = State { accounts, free: Default::default(), on_pressure: None };
+        Self { shared: Arc::new(Shared { state: Mutex::new(state) }) }
     }
 
     /// Held by buffers and slices.
     pub fn in_use_bytes(&self) -> usize {
-        self.shared.lock().in_use()
+        self.shared.lock().accounts.in_use()
     }
 
     /// Lies ready for the next receive.
@@ -130,19 +96,24 @@ impl ChunkPool {
 
     /// How often a connection had to wait for the budget.
     pub fn muted(&self) -> u64 {
-        self.shared.lock().muted
+        self.shared.lock().accounts.muted
     }
 
     /// What those who wait for the budget want.
     pub fn wanted_bytes(&self) -> usize {
-        let state = self.shared.lock();
-        state.lines.iter().flat_map(|line| line.waiters.values()).map(|waiter| waiter.wants_bytes).sum()
+        self.shared.lock().accounts.wanted_bytes()
+    }
+
+    /// By kind of frames, where all memory is held by those who wait for more of it: how much was given to them so
+    /// far. The same number again says that they are stuck ([`ReceiveState::kind`] tells who belongs to which).
+    pub fn stuck(&self) -> [Option<u64>; FRAME_KINDS] {
+        self.shared.lock().accounts.stuck()
     }
 
     /// Ready when somebody waits for the budget. For one task.
     pub fn poll_pressure(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.shared.lock();
-        if state.lines.iter().any(|line| !line.waiters.is_empty()) {
+        if state.accounts.somebody_waits() {
             return Poll::Ready(());
         }
         state.on_pressure = Some(cx.waker().clone());
@@ -162,12 +133,14 @@ impl ChunkPool {
         drop(surplus);
     }
 
-    /// Over half of the budget is held, or somebody waits: whoever asks should ask for little.
+    /// Whoever asks should ask for little.
     fn is_tight(&self) -> bool {
-        let state = self.shared.lock();
-        self.shared.reserve_bytes > 0
-            && (state.in_use() > self.shared.budget_bytes / 2
-                || state.lines.iter().any(|line| !line.waiters.is_empty()))
+        self.shared.lock().accounts.is_tight()
+    }
+
+    /// A part is kept for short frames, so that a little can be received without a chunk.
+    fn has_reserve(&self) -> bool {
+        self.shared.lock().accounts.has_reserve()
     }
 
     /// A chunk as wished, once the budget has room. `ticket` is the caller's place in the line.
@@ -177,145 +150,79 @@ impl ChunkPool {
         wish: Wish,
         ticket: &mut Option<Ticket>,
     ) -> Poll<io::Result<Arc<Chunk>>> {
-        let (class, capacity) = class_for(wish.bytes, wish.exact);
-        let lane = Lane::of(capacity);
-        let mut state = self.shared.lock();
-        if let Some(ticket) = *ticket {
-            state.lines.iter_mut().for_each(|line| line.leave(ticket));
-        }
-        let line = &state.lines[lane as usize];
-        let in_turn = match *ticket {
-            Some(ticket) => line.waiters.first_key_value().is_none_or(|(first, _)| ticket < *first),
-            None => line.waiters.is_empty(),
+        let (class, bytes) = class_for(wish.bytes, wish.exact);
+        let lane = Lane::of(bytes.max(wish.frame_bytes), wish.is_proven);
+        let wish = accounts::Wish {
+            wants: Share { lane, bytes },
+            whole_bytes: wish.frame_bytes.next_multiple_of(PAGE_BYTES),
+            holds: wish.holds,
         };
-        if !in_turn || !state.admits(&self.shared, capacity, wish.holds_bytes) {
-            let place = match *ticket {
-                Some(ticket) => ticket,
-                None => {
-                    state.muted += 1;
-                    state.next_ticket += 1;
-                    *ticket.insert(Ticket(state.next_ticket))
-                }
-            };
-            let waker = cx.waker().clone();
-            let waiter =
-                Waiter { waker, wants_bytes: capacity, holds_bytes: wish.holds_bytes, called: false };
-            state.lines[lane as usize].enter(place, waiter);
+        let mut state = self.shared.lock();
+        let Some(share) = state.accounts.take(wish, ticket, cx.waker()) else {
             let on_pressure = state.on_pressure.take();
-            let next = state.next_in_lines(&self.shared);
+            let next = state.accounts.call_next();
             drop(state);
             on_pressure.into_iter().for_each(Waker::wake);
-            next.into_iter().flatten().for_each(Waker::wake);
+            wake(next);
             return Poll::Pending;
-        }
-        *ticket = None;
-        state.in_use_bytes[lane as usize] += capacity;
+        };
+        let class = class.filter(|class| CLASS_BYTES[*class] == share.bytes);
         let memory = class.and_then(|class| state.free[class].take());
         let surplus = match memory {
             Some(_) => Vec::new(),
-            None => state.make_room(self.shared.budget_bytes, capacity),
+            None => state.make_room(share.bytes),
         };
-        let next = state.next_in_lines(&self.shared);
+        let next = state.accounts.call_next();
         drop(state);
         drop(surplus);
-        next.into_iter().flatten().for_each(Waker::wake);
+        wake(next);
         let memory = match memory {
             Some(memory) => memory,
-            None => match Memory::map(capacity) {
+            None => match Memory::map(share.bytes) {
                 Ok(memory) => memory,
                 Err(error) => {
-                    self.shared.release(capacity, None);
+                    self.shared.release(share, None);
                     return Poll::Ready(Err(error));
                 }
             },
         };
-        Poll::Ready(Ok(Arc::new(Chunk { memory: Some(memory), home: self.shared.clone() })))
+        Poll::Ready(Ok(Arc::new(Chunk { memory: Some(memory), lane: share.lane, home: self.shared.clone() })))
     }
 
     /// Takes a buffer that is dropped out of the line.
     fn leave_line(&self, ticket: Ticket) {
         let mut state = self.shared.lock();
-        state.lines.iter_mut().for_each(|line| line.leave(ticket));
-        let next = state.next_in_lines(&self.shared);
+        state.accounts.leave(ticket);
+        let next = state.accounts.call_next();
         drop(state);
-        next.into_iter().flatten().for_each(Waker::wake);
+        wake(next);
     }
+}
+
+fn wake(called: Called) {
+    called.into_iter().flatten().for_each(Waker::wake);
 }
 
 fn class_for(bytes: usize, exact: bool) -> (Option<usize>, usize) {
     match CLASS_BYTES.iter().position(|class| bytes <= *class) {
-        Some(0) => (Some(0), CLASS_BYTES[0]),
         Some(class) if !exact => (Some(class), CLASS_BYTES[class]),
-        _ => (None, bytes.next_multiple_of(PAGE_BYTES)),
-    }
-}
-
-impl Line {
-    fn enter(&mut self, ticket: Ticket, waiter: Waiter) {
-        self.held_bytes[Lane::of(waiter.holds_bytes) as usize] += waiter.holds_bytes;
-        self.waiters.insert(ticket, waiter);
-    }
-
-    fn leave(&mut self, ticket: Ticket) {
-        if let Some(waiter) = self.waiters.remove(&ticket) {
-            self.held_bytes[Lane::of(waiter.holds_bytes) as usize] -= waiter.holds_bytes;
+        _ => {
+            let bytes = bytes.next_multiple_of(PAGE_BYTES);
+            (CLASS_BYTES.iter().position(|class| *class == bytes), bytes)
         }
     }
 }
 
 impl State {
-    fn in_use(&self) -> usize {
-        self.in_use_bytes.iter().sum()
-    }
-
-    /// Whether a chunk may be taken by one who holds `holds_bytes` and does not stand in line: there is room, or
-    /// those who wait hold all there is, so that no room would come.
-    fn admits(&self, shared: &Shared, capacity: usize, holds_bytes: usize) -> bool {
-        let lane = Lane::of(capacity);
-        let in_use = self.in_use();
-        let held: usize = self.lines.iter().flat_map(|line| line.held_bytes).sum::<usize>() + holds_bytes;
-        let fits = in_use + capacity <= shared.budget_bytes;
-        if in_use == held || shared.reserve_bytes == 0 {
-            return fits || in_use == held;
-        }
-        let in_use_of_lane = self.in_use_bytes[lane as usize];
-        let holds_of_lane = if Lane::of(holds_bytes) == lane { holds_bytes } else { 0 };
-        let held_of_lane = self.lines[lane as usize].held_bytes[lane as usize] + holds_of_lane;
-        let long_max = shared.budget_bytes - shared.reserve_bytes;
-        match lane {
-            Lane::Short if in_use_of_lane + capacity <= shared.reserve_bytes => true,
-            Lane::Short => fits || (held_of_lane > 0 && in_use_of_lane == held_of_lane),
-            Lane::Long => (fits && in_use_of_lane + capacity <= long_max) || in_use_of_lane == held_of_lane,
-        }
-    }
-
-    /// Calls the first of each line if there is room for it now.
-    fn next_in_lines(&mut self, shared: &Shared) -> [Option<Waker>; 2] {
-        [Lane::Short, Lane::Long].map(|lane| self.next_in_line(shared, lane))
-    }
-
-    fn next_in_line(&mut self, shared: &Shared, lane: Lane) -> Option<Waker> {
-        let (ticket, first) = self.lines[lane as usize].waiters.first_key_value()?;
-        if first.called {
-            return None;
-        }
-        let ticket = *ticket;
-        let mut first = self.lines[lane as usize].waiters.remove(&ticket)?;
-        self.lines[lane as usize].held_bytes[Lane::of(first.holds_bytes) as usize] -= first.holds_bytes;
-        first.called = self.admits(shared, first.wants_bytes, first.holds_bytes);
-        let waker = first.called.then(|| first.waker.clone());
-        self.lines[lane as usize].enter(ticket, first);
-        waker
-    }
-
     fn idle_bytes(&self) -> usize {
         self.free.iter().zip(CLASS_BYTES).map(|(list, bytes)| list.chunks.len() * bytes).sum()
     }
 
     /// Takes idle chunks of other sizes out, so that they and what is in use stay within the budget.
-    fn make_room(&mut self, budget_bytes: usize, capacity: usize) -> Vec<Memory> {
+    fn make_room(&mut self, capacity: usize) -> Vec<Memory> {
         let mut surplus = Vec::new();
-        let mut over = (self.in_use() + self.idle_bytes()).saturating_sub(budget_bytes).min(capacity);
+        let with_idle = self.accounts.in_use() + self.idle_bytes();
+        let mut over = with_idle.saturating_sub(self.accounts.budget_bytes).min(capacity);
         for list in &mut self.free {
             while over > 0
                 && let Some(memory) = list.take()
@@ -341,10 +248,10 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn release(&self, capacity: usize, memory: Option<Memory>) {
+    fn release(&self, share: Share, memory: Option<Memory>) {
         let mut state = self.lock();
-        state.in_use_bytes[Lane::of(capacity) as usize] -= capacity;
-        let class = CLASS_BYTES.iter().position(|class| *class == capacity);
+        state.accounts.give_back(share);
+        let class = CLASS_BYTES.iter().position(|class| *class == share.bytes);
         let unmapped = match class {
             Some(class) => {
                 state.free[class].chunks.extend(memory);
@@ -352,10 +259,10 @@ impl Shared {
             }
             None => memory,
         };
-        let next = state.next_in_lines(self);
+        let next = state.accounts.call_next();
         drop(state);
         drop(unmapped);
-        next.into_iter().flatten().for_each(Waker::wake);
+        wake(next);
     }
 }
 
@@ -365,12 +272,17 @@ impl Shared {
 struct Chunk {
     /// Taken out by `Drop` alone.
     memory: Option<Memory>,
+    lane: Lane,
     home: Arc<Shared>,
 }
 
 impl Chunk {
     fn capacity(&self) -> usize {
         self.memory.as_ref().map_or(0, |memory| memory.capacity)
+    }
+
+    fn share(&self) -> Share {
+        Share { lane: self.lane, bytes: self.capacity() }
     }
 
     fn start(&self) -> *mut u8 {
@@ -383,8 +295,8 @@ impl Chunk {
 
 impl Drop for Chunk {
     fn drop(&mut self) {
-        let capacity = self.capacity();
-        self.home.release(capacity, self.memory.take());
+        let share = self.share();
+        self.home.release(share, self.memory.take());
     }
 }
 

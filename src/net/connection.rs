@@ -318,16 +318,24 @@ impl Connection {
     /// Settles the oldest produce requests until one of `bytes` may be begun beside the others.
     async fn make_room_in_flight(&mut self, bytes: usize) -> Result<(), End> {
         let requests_max = self.shard.config().serving_limits.connection_requests_max;
-        if self.in_flight.len() >= requests_max {
-            self.shard.counters.pipelines_full.increment();
-        } else if !self.fits_in_flight(bytes) {
-            self.shard.counters.connections_muted.increment();
+        if self.in_flight.len() >= requests_max || !self.fits_in_flight(bytes) {
+            self.count_full_pipeline();
         }
         while self.in_flight.len() >= requests_max || !self.fits_in_flight(bytes) {
             self.shard.end_turn();
             self.settle_front().await?;
         }
         Ok(())
+    }
+
+    /// The connection is not read until its oldest request is answered.
+    fn count_full_pipeline(&self) {
+        let counters = &self.shard.counters;
+        let requests_max = self.shard.config().serving_limits.connection_requests_max;
+        match self.in_flight.len() >= requests_max {
+            true => counters.pipelines_full.increment(),
+            false => counters.connections_muted.increment(),
+        }
     }
 
     /// Whether `bytes` more of requests in service are within the connection's budget; one alone always is.
@@ -399,17 +407,33 @@ impl Connection {
     ) -> Result<Outcome, End> {
         self.send_answers().await?;
         let may_last = matches!(api.key, ApiKey::Fetch | ApiKey::JoinGroup | ApiKey::SyncGroup);
-        self.await_beside_peer(handler.as_mut(), may_last).await
+        if may_last {
+            self.enter(Phase::Parked);
+        }
+        let outcome = self.await_beside_peer(handler.as_mut(), may_last).await;
+        self.enter(Phase::Serving);
+        outcome
     }
 
-    /// Waits for `what`, and receives meanwhile as long as it is little enough to be put aside: a chunk would be kept
-    /// from others. That the peer has finished ends the connection if `with_peer` says so.
+    /// Waits for `what`, and receives meanwhile what can be put aside: a chunk would be kept from others. That the peer
+    /// has finished ends the connection if `with_peer` says so.
     async fn await_beside_peer<T>(
+        &mut self,
+        what: Pin<&mut impl Future<Output = T>>,
+        with_peer: bool,
+    ) -> Result<T, End> {
+        self.buffer.spare(true);
+        let outcome = self.await_sparingly(what, with_peer).await;
+        self.buffer.spare(false);
+        outcome
+    }
+
+    async fn await_sparingly<T>(
         &mut self,
         mut what: Pin<&mut impl Future<Output = T>>,
         with_peer: bool,
     ) -> Result<T, End> {
-        while self.buffer.can_put_aside() {
+        while self.buffer.has_room_aside() {
             let received = match select(what.as_mut(), pin!(self.reader.receive(&mut self.buffer))).await {
                 Either::Left((done, _)) => return Ok(done),
                 Either::Right((received, _)) => received?,
@@ -423,7 +447,11 @@ impl Connection {
             self.note_received(received);
             self.is_fresh = false;
         }
-        Ok(what.await)
+        let state = self.buffer.state();
+        match select(what, pin!(std::future::poll_fn(|context| state.poll_closed(context)))).await {
+            Either::Left((done, _)) => Ok(done),
+            Either::Right(((), _)) => Err(End::Peer),
+        }
     }
 
     /// Waits for bytes, or for the oldest answer when there is one to come.
@@ -440,6 +468,7 @@ impl Connection {
         let received = if self.in_flight.is_empty() {
             self.reader.receive(&mut self.buffer).await?
         } else if self.in_flight.len() >= requests_max || !self.fits_in_flight(1) {
+            self.count_full_pipeline();
             return self.settle_front().await;
         } else {
             let front = std::future::poll_fn(|context| {

@@ -11,9 +11,9 @@ use crate::api::{FetchSessions, SessionCache};
 use crate::base::Counter;
 use crate::base::clock::{self, Monotonic};
 use crate::config::ListenerName;
-use crate::io::chunk::ReceiveState;
+use crate::io::chunk::{FRAME_KINDS, ReceiveState};
 use crate::io::net::SocketCloser;
-use crate::io::runtime::{Mailbox, Queue, spawn};
+use crate::io::runtime::{Mailbox, Queue, spawn, yield_if_needed};
 use crate::shard::Shard;
 
 use super::accept::Accepted;
@@ -34,6 +34,9 @@ pub struct Connections {
     /// In the order of the configured listeners.
     listeners: Vec<(ListenerName, Rc<ListenerCounters>)>,
     closed: [Counter; Closed::ALL.len()],
+    /// By kind of frames, since when all its memory has been held by those who wait for more, and what had been given
+    /// then.
+    stuck: Cell<[Option<(u64, Monotonic)>; FRAME_KINDS]>,
     pub(super) request_log: RequestLog,
 }
 
@@ -79,11 +82,21 @@ impl Entry {
             self.closed.set(Some(why));
         }
         self.closer.close();
+        self.received.close();
     }
 
     /// Whether a request is being served or answered.
     fn is_busy(&self) -> bool {
-        matches!(self.watch.phase(), Phase::Serving | Phase::Sending)
+        matches!(self.watch.phase(), Phase::Serving | Phase::Parked | Phase::Sending)
+    }
+
+    /// What it holds that others may wait for and its peer could give back.
+    fn relievable_bytes(&self) -> usize {
+        match self.watch.phase() {
+            Phase::Idle | Phase::Receiving | Phase::Parked => self.received.held_bytes(),
+            Phase::Sending => self.answer_bytes.get(),
+            Phase::Serving => 0,
+        }
     }
 
     /// Tells the watch what has happened since the last time.
@@ -116,6 +129,7 @@ impl Connections {
                 .map(|listener| (listener.name.clone(), Rc::default()))
                 .collect(),
             closed: Default::default(),
+            stuck: Cell::default(),
             request_log: RequestLog::new(shard.config()),
         });
         let (taker, owner) = (connections.clone(), shard.clone());
@@ -130,6 +144,8 @@ impl Connections {
                         taker.close_least_recently_used(&accepted.listener);
                     }
                     connection::start(&owner, &taker, accepted);
+                    // Thousands may come at once.
+                    yield_if_needed().await;
                 }
             }
         })
@@ -272,28 +288,54 @@ impl Connections {
                 continue;
             }
             entry.look(now);
-            let holds = match entry.watch.phase() {
-                Phase::Idle | Phase::Receiving => entry.received.held_bytes() > 0,
-                Phase::Sending => entry.answer_bytes.get() > 0,
-                Phase::Serving => false,
-            };
-            if holds && !entry.received.waits() && entry.watch.has_stalled(limits, now) {
+            let held = entry.relievable_bytes();
+            if held > 0 && !entry.received.waits() && entry.watch.has_stalled(held, limits, now) {
                 stalled.push(entry);
             }
         }
         stalled.sort_by_key(|entry| entry.watch.stall_since());
         for entry in stalled {
-            let (wanted, held) = match entry.watch.phase() {
-                Phase::Sending => (&mut answers_wanted, entry.answer_bytes.get()),
-                _ => (&mut wanted_bytes, entry.received.held_bytes()),
+            let wanted = match entry.watch.phase() {
+                Phase::Sending => &mut answers_wanted,
+                _ => &mut wanted_bytes,
             };
             if *wanted == 0 {
                 continue;
             }
-            *wanted = wanted.saturating_sub(held);
+            *wanted = wanted.saturating_sub(entry.relievable_bytes());
             shard.counters.stalled_connections.increment();
             entry.close(Closed::Limit);
         }
+        self.unblock(shard, now);
+    }
+
+    /// Where all memory for a kind of frames has been held for long by those who wait for more of it, half of them
+    /// have to go: those with the longest frames.
+    fn unblock(&self, shard: &Shard, now: Monotonic) {
+        let mut since = self.stuck.get();
+        for (kind, grants) in shard.chunks().stuck().into_iter().enumerate() {
+            since[kind] = match (since[kind], grants) {
+                (_, None) => None,
+                (Some((before, since)), Some(grants)) if before == grants => Some((grants, since)),
+                (_, Some(grants)) => Some((grants, now)),
+            };
+            let Some((_, begin)) = since[kind] else { continue };
+            if now.since(begin) < shard.config().serving_limits.stall_time_max {
+                continue;
+            }
+            let list = self.list.borrow();
+            let entries = list.iter().map(|(_, entry)| entry);
+            let mut waiting: Vec<_> = entries
+                .filter(|entry| entry.closed.get().is_none() && entry.received.waits())
+                .filter(|entry| entry.received.kind() == Some(kind))
+                .collect();
+            waiting.sort_by_key(|entry| std::cmp::Reverse(entry.received.frame_bytes()));
+            for entry in &waiting[..waiting.len().div_ceil(2)] {
+                shard.counters.connections_crowded_out.increment();
+                entry.close(Closed::Limit);
+            }
+        }
+        self.stuck.set(since);
     }
 }
 

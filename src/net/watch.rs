@@ -7,8 +7,10 @@ use std::time::Duration;
 use crate::base::clock::Monotonic;
 use crate::config::ServingLimits;
 
-/// Less than this within `kuring.memory.stall.ms` is a stall, while others wait for memory.
+/// Less than this within `kuring.memory.stall.ms` is a stall, while others wait for memory;
 const STALL_BYTES: u64 = 32 << 10;
+/// so is less than this part of what the connection holds of it.
+const STALL_PART: u64 = 128;
 
 /// What a connection waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,6 +21,8 @@ pub(super) enum Phase {
     Receiving,
     /// An answer in the making, or memory: nothing that the peer could do.
     Serving,
+    /// Data, or the other members of a group: the peer might as well wait with its next request.
+    Parked,
     /// The peer, to take an answer.
     Sending,
 }
@@ -126,7 +130,7 @@ impl Watch {
         let is_idle = is_over(self.last_active.get(), limits.idle_time_max);
         let (limit, slow) = match self.phase.get() {
             Phase::Idle => return is_idle.then_some(Verdict::Idle),
-            Phase::Serving => return None,
+            Phase::Serving | Phase::Parked => return None,
             Phase::Receiving => (limits.request_time_max, Verdict::SlowRequest),
             Phase::Sending => (limits.response_time_max, Verdict::SlowResponse),
         };
@@ -139,12 +143,12 @@ impl Watch {
         is_idle.then_some(Verdict::Idle)
     }
 
-    /// Whether it has moved so little that the memory it holds may be taken from it for others.
-    pub(super) fn has_stalled(&self, limits: &ServingLimits, now: Monotonic) -> bool {
+    /// Whether it has moved so little that the `held_bytes` of memory it holds may be taken from it for others.
+    pub(super) fn has_stalled(&self, held_bytes: usize, limits: &ServingLimits, now: Monotonic) -> bool {
         if now.since(self.stall_since.get()) < limits.stall_time_max {
             return false;
         }
-        let stalled = self.stall_bytes.get() < STALL_BYTES;
+        let stalled = self.stall_bytes.get() < STALL_BYTES.max(held_bytes as u64 / STALL_PART);
         if !stalled {
             self.begin_stall_look(now);
         }
@@ -282,11 +286,21 @@ mod tests {
     fn who_moves_little_has_stalled_and_who_moves_much_has_not() {
         let watch = Watch::new(at(0));
         watch.enter(Phase::Receiving, at(0));
-        assert!(!watch.has_stalled(&limits(), at(99)));
-        assert!(watch.has_stalled(&limits(), at(100)));
+        assert!(!watch.has_stalled(1000, &limits(), at(99)));
+        assert!(watch.has_stalled(1000, &limits(), at(100)));
         watch.moved(40_000, at(110));
-        assert!(!watch.has_stalled(&limits(), at(120)));
-        assert!(!watch.has_stalled(&limits(), at(219)));
-        assert!(watch.has_stalled(&limits(), at(220)));
+        assert!(!watch.has_stalled(1000, &limits(), at(120)));
+        assert!(!watch.has_stalled(1000, &limits(), at(219)));
+        assert!(watch.has_stalled(1000, &limits(), at(220)));
+    }
+
+    #[test]
+    fn who_holds_much_has_to_move_much() {
+        let watch = Watch::new(at(0));
+        watch.enter(Phase::Sending, at(0));
+        watch.moved(100_000, at(50));
+        assert!(watch.has_stalled(16 << 20, &limits(), at(100)));
+        watch.moved(100_000, at(150));
+        assert!(!watch.has_stalled(8 << 20, &limits(), at(200)));
     }
 }

@@ -95,6 +95,8 @@ crate::counters! {
         pub responses_too_slow: limit "slow_responses",
         /// A connection did not move for kuring.memory.stall.ms while others waited for the memory that it held.
         pub stalled_connections: limit "stalled_connections",
+        /// A connection held a part of a request and waited for memory, as all did that held the rest of it.
+        pub connections_crowded_out: limit "crowded_connections",
         /// The length of a request was none, or above socket.request.max.bytes.
         pub frames_refused: limit "request_bytes",
         /// A request was longer than its API ever needs.

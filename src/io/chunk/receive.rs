@@ -1,14 +1,15 @@
 //! The receive buffer of one connection.
 
 use std::cell::Cell;
+use std::fmt;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
 
-use super::{CLASS_BYTES, Chunk, ChunkPool, Ticket, Wish};
+use super::{CLASS_BYTES, Chunk, ChunkPool, Lane, SHORT_BYTES_MAX, Share, Ticket, Wish};
 
 /// Frames up to this size are copied out: as cheap as a slice, and a small request that waits long (a fetch,
 /// a join) does not hold a chunk.
@@ -17,8 +18,10 @@ const COPIED_BYTES_MAX: usize = 4096;
 const SET_ASIDE_BYTES_MAX: usize = 1024;
 /// A frame up to this gets its memory when its length is known; a longer one as its bytes come.
 const TRUSTED_BYTES_MAX: usize = 1 << 20;
-/// The same while memory is tight.
+/// The same while memory is tight, from a connection that has brought such a frame to its end before.
 const TRUSTED_WHEN_TIGHT_BYTES_MAX: usize = 64 << 10;
+/// From others.
+const LENT_BYTES_MAX: usize = 8 << 10;
 /// A long frame's next chunk is so many times what has come of it: a third of it is copied at most.
 const GROWTH: usize = 4;
 /// After so many small receives in a row a connection goes down to smaller chunks.
@@ -34,23 +37,36 @@ pub struct ReceiveBuffer {
     end: usize,
     /// A slice of the chunk from `start` on, to cut the next frames from without an allocation for each.
     cut: Bytes,
-    /// What is received, while there is no chunk.
+    /// What is received, while there is no chunk: up to `aside_end`, behind it is room.
     aside: Vec<u8>,
+    aside_end: usize,
     /// The frame at the front has so many bytes.
     frame_bytes: usize,
     class: usize,
     small_receives: u8,
     ticket: Option<Ticket>,
-    /// Memory is tight: no more is received than can be put aside, until the frame's length is known.
+    /// Frames have come to their end: of the short kind, more than a little; of the long kind.
+    proven_short: bool,
+    proven_long: bool,
+    /// No chunk is to be taken, only what can be put aside.
     sparing: bool,
     state: Rc<ReceiveState>,
 }
 
 /// What others on the shard see of a buffer.
-#[derive(Default, Debug)]
+#[derive(Default)]
 pub struct ReceiveState {
     waits: Cell<bool>,
-    held_bytes: Cell<usize>,
+    held: Cell<Option<Share>>,
+    frame_bytes: Cell<usize>,
+    closed: Cell<bool>,
+    waits_for_close: Cell<Option<Waker>>,
+}
+
+impl fmt::Debug for ReceiveState {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("ReceiveState").field("held", &self.held).field("waits", &self.waits).finish()
+    }
 }
 
 impl ReceiveState {
@@ -61,7 +77,34 @@ impl ReceiveState {
 
     /// The chunk that it holds.
     pub fn held_bytes(&self) -> usize {
-        self.held_bytes.get()
+        self.held.get().map_or(0, |share| share.bytes)
+    }
+
+    /// The kind of frames that it is counted with, below [`super::FRAME_KINDS`] unless it is counted with none.
+    pub fn kind(&self) -> Option<usize> {
+        self.held.get().map(|share| share.lane as usize)
+    }
+
+    /// The whole length of the frame that it waits for the rest of.
+    pub fn frame_bytes(&self) -> usize {
+        self.frame_bytes.get()
+    }
+
+    /// Ends a wait for the budget: its connection is closed.
+    pub fn close(&self) {
+        self.closed.set(true);
+        if let Some(waker) = self.waits_for_close.take() {
+            waker.wake();
+        }
+    }
+
+    /// Ready when it is closed. For the connection's task.
+    pub fn poll_closed(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.closed.get() {
+            return Poll::Ready(());
+        }
+        self.waits_for_close.set(Some(cx.waker().clone()));
+        Poll::Pending
     }
 }
 
@@ -74,10 +117,13 @@ impl ReceiveBuffer {
             end: 0,
             cut: Bytes::new(),
             aside: Vec::new(),
+            aside_end: 0,
             frame_bytes: 0,
             class: 0,
             small_receives: 0,
             ticket: None,
+            proven_short: false,
+            proven_long: false,
             sparing: false,
             state: Rc::default(),
         }
@@ -96,19 +142,30 @@ impl ReceiveBuffer {
             Some(chunk) => unsafe {
                 std::slice::from_raw_parts(chunk.start().add(self.start), self.end - self.start)
             },
-            None => &self.aside,
+            None => &self.aside[..self.aside_end],
         }
     }
 
-    /// Whether what is received fits aside, so that no chunk is held while the connection waits for more.
-    pub fn can_put_aside(&self) -> bool {
-        self.filled().len() <= SET_ASIDE_BYTES_MAX
+    /// From now on receives no more than can be put aside, so that no chunk is held; or again as much as comes.
+    pub fn spare(&mut self, sparing: bool) {
+        self.sparing = sparing;
+        if sparing {
+            self.rest();
+        }
+    }
+
+    /// Whether more can be put aside.
+    pub fn has_room_aside(&self) -> bool {
+        self.filled().len() < SET_ASIDE_BYTES_MAX
     }
 
     /// Cuts the first `length` bytes off. No copy above 4 KiB. Panics when there are fewer.
     pub fn take(&mut self, length: usize) -> Bytes {
         let filled = self.filled();
         assert!(length <= filled.len(), "{length} bytes taken of {}", filled.len());
+        self.proven_short |= length > SET_ASIDE_BYTES_MAX;
+        self.proven_long |= length > SHORT_BYTES_MAX;
+        let filled = self.filled();
         if length <= COPIED_BYTES_MAX {
             let taken = Bytes::copy_from_slice(&filled[..length]);
             self.skip(length);
@@ -121,7 +178,7 @@ impl ReceiveBuffer {
         }
         let taken = self.cut.split_to(length);
         self.start += length;
-        self.frame_bytes = 0;
+        self.set_frame_bytes(0);
         if self.cut.is_empty() {
             // An empty rest would keep the chunk.
             self.cut = Bytes::new();
@@ -133,9 +190,10 @@ impl ReceiveBuffer {
     pub fn skip(&mut self, length: usize) {
         let filled = self.filled().len();
         assert!(length <= filled, "{length} bytes skipped of {filled}");
-        self.frame_bytes = 0;
+        self.set_frame_bytes(0);
         if self.chunk.is_none() {
             self.aside.drain(..length);
+            self.aside_end -= length;
             return;
         }
         self.start += length;
@@ -151,7 +209,12 @@ impl ReceiveBuffer {
     /// Says that the frame at the front has `length` bytes in all, so that the next receives bring a chunk
     /// that holds it whole. Check the length against the limit first.
     pub fn reserve(&mut self, length: usize) {
+        self.set_frame_bytes(length);
+    }
+
+    fn set_frame_bytes(&mut self, length: usize) {
         self.frame_bytes = length;
+        self.state.frame_bytes.set(length);
     }
 
     /// Makes sure that there is room to receive into, which may have to wait for the pool's budget.
@@ -160,64 +223,96 @@ impl ReceiveBuffer {
             && let Some(chunk) = &mut self.chunk
         {
             self.cut = Bytes::new();
-            if Arc::get_mut(chunk).is_some() {
+            if chunk.lane == Lane::Beyond {
+                // It was for one frame.
+                self.set_chunk(None);
+            } else if Arc::get_mut(chunk).is_some() {
                 // All slices are gone: from the beginning.
                 (self.start, self.end) = (0, 0);
             } else if chunk.capacity() - self.end < chunk.capacity() / 4 {
                 self.set_chunk(None);
             }
         }
-        let filled = self.filled().len();
-        let (position, capacity) = match &self.chunk {
-            Some(chunk) => (self.start, chunk.capacity()),
-            None => (0, 0),
+        let tight = match self.needs_if_no_room(TRUSTED_BYTES_MAX) {
+            None => return Poll::Ready(Ok(())),
+            Some(_) => self.sparing || self.pool.is_tight(),
         };
-        if self.frame_bytes > SET_ASIDE_BYTES_MAX {
-            self.sparing = false;
-        }
-        let mut needs = self.needs(filled, capacity - position, TRUSTED_BYTES_MAX);
-        if position + needs <= capacity {
-            return Poll::Ready(Ok(()));
-        }
-        let tight = self.pool.is_tight();
+        let trusted = if tight { self.trusted_when_tight() } else { TRUSTED_BYTES_MAX };
         if tight {
-            needs = self.needs(filled, capacity - position, TRUSTED_WHEN_TIGHT_BYTES_MAX);
-            if position + needs <= capacity {
+            // If it is little it goes aside, and who asks for more then holds nothing.
+            self.rest();
+            if self.receives_aside() {
                 return Poll::Ready(Ok(()));
             }
         }
-        let bytes = if tight { needs } else { needs.max(CLASS_BYTES[self.class]) };
-        let wish = Wish { bytes, holds_bytes: capacity, exact: tight };
+        let Some(needs) = self.needs_if_no_room(trusted) else { return Poll::Ready(Ok(())) };
+        let wish = Wish {
+            bytes: if tight { needs } else { needs.max(CLASS_BYTES[self.class]) },
+            frame_bytes: self.frame_bytes.max(needs),
+            holds: self.chunk.as_ref().map(|chunk| chunk.share()),
+            exact: tight,
+            is_proven: [self.proven_short, self.proven_long],
+        };
         let taken = self.pool.poll_take(cx, wish, &mut self.ticket);
+        if taken.is_pending() && self.pool.has_reserve() && self.receives_aside() {
+            return Poll::Ready(Ok(()));
+        }
         self.state.waits.set(taken.is_pending());
+        if taken.is_pending() && self.state.poll_closed(cx).is_ready() {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
         let chunk = ready!(taken)?;
         let filled = self.filled();
         // SAFETY: the new chunk is ours alone, holds `needs` bytes and does not overlap `filled`.
         unsafe { std::ptr::copy_nonoverlapping(filled.as_ptr(), chunk.start(), filled.len()) };
         (self.start, self.end) = (0, filled.len());
         self.cut = Bytes::new();
-        self.aside = Vec::new();
-        self.sparing = tight && self.frame_bytes <= SET_ASIDE_BYTES_MAX;
+        (self.aside, self.aside_end) = (Vec::new(), 0);
         self.set_chunk(Some(chunk));
         Poll::Ready(Ok(()))
     }
 
+    /// Makes room aside if nothing more than that may be needed.
+    fn receives_aside(&mut self) -> bool {
+        if self.chunk.is_some() || self.frame_bytes > SET_ASIDE_BYTES_MAX || !self.has_room_aside() {
+            return false;
+        }
+        self.aside.resize(SET_ASIDE_BYTES_MAX, 0);
+        self.give_up_waiting();
+        true
+    }
+
+    fn is_proven(&self) -> bool {
+        if self.frame_bytes > SHORT_BYTES_MAX { self.proven_long } else { self.proven_short }
+    }
+
+    fn trusted_when_tight(&self) -> usize {
+        if self.is_proven() { TRUSTED_WHEN_TIGHT_BYTES_MAX } else { LENT_BYTES_MAX }
+    }
+
     fn set_chunk(&mut self, chunk: Option<Arc<Chunk>>) {
-        self.state.held_bytes.set(chunk.as_ref().map_or(0, |chunk| chunk.capacity()));
+        self.state.held.set(chunk.as_ref().map(|chunk| chunk.share()));
         self.chunk = chunk;
     }
 
-    /// What a chunk must hold, of which `usable` bytes are there from the frame's start on. Else a few peers
-    /// that send nothing but a large length would hold the whole budget.
-    fn needs(&self, filled: usize, usable: usize, trusted_bytes_max: usize) -> usize {
+    /// What a chunk must hold if the present one does not. A frame above `trusted_bytes_max` gets memory as its bytes
+    /// come: else a few peers that send nothing but a large length would hold the whole budget.
+    fn needs_if_no_room(&self, trusted_bytes_max: usize) -> Option<usize> {
+        let filled = self.filled().len();
+        let (position, capacity) = match &self.chunk {
+            Some(chunk) => (self.start, chunk.capacity()),
+            None => (0, 0),
+        };
+        let usable = capacity - position;
         let whole = self.frame_bytes.max(filled + 1);
-        if whole <= trusted_bytes_max {
+        let needs = if whole <= trusted_bytes_max {
             whole
         } else if usable >= trusted_bytes_max && usable > filled {
             filled + 1
         } else {
             whole.min((filled * GROWTH).max(trusted_bytes_max))
-        }
+        };
+        (position + needs > capacity).then_some(needs)
     }
 
     /// Leaves the line for the budget: whoever stands behind must not wait for one that does not look.
@@ -236,19 +331,23 @@ impl ReceiveBuffer {
             // has the chunk, and it is borrowed mutably here.
             Some(chunk) => unsafe {
                 let mut room = chunk.capacity() - self.end;
-                if self.sparing {
-                    // Not empty: what is filled is less than a frame that can be put aside.
-                    room = room.min((SET_ASIDE_BYTES_MAX + self.start).saturating_sub(self.end).max(1));
+                if chunk.lane == Lane::Beyond {
+                    // Nothing of the next frame, which would keep the chunk.
+                    room = room.min((self.start + self.frame_bytes).saturating_sub(self.end).max(1));
                 }
                 std::slice::from_raw_parts_mut(chunk.start().add(self.end), room)
             },
-            None => &mut [],
+            None => &mut self.aside[self.aside_end..],
         }
     }
 
     /// Says that `received` bytes of the room are filled.
     pub(in crate::io) fn advance(&mut self, received: usize) {
-        let Some(chunk) = &self.chunk else { unreachable!("bytes were received into a chunk") };
+        let Some(chunk) = &self.chunk else {
+            assert!(self.aside_end + received <= self.aside.len(), "{received} bytes received aside");
+            self.aside_end += received;
+            return;
+        };
         let room = chunk.capacity() - self.end;
         assert!(received <= room, "{received} bytes received into {room}");
         self.end += received;
@@ -269,11 +368,16 @@ impl ReceiveBuffer {
     /// Gives the chunk up if the connection is about to wait and little or nothing is in it.
     pub(in crate::io) fn rest(&mut self) {
         let filled = self.filled();
-        if self.chunk.is_none() || filled.len() > SET_ASIDE_BYTES_MAX {
+        if filled.len() > SET_ASIDE_BYTES_MAX {
             return;
         }
-        let aside = filled.to_vec();
-        self.aside = aside;
+        if self.chunk.is_none() {
+            self.aside.truncate(self.aside_end);
+            self.aside.shrink_to_fit();
+            return;
+        }
+        self.aside = filled.to_vec();
+        self.aside_end = self.aside.len();
         self.cut = Bytes::new();
         self.set_chunk(None);
         (self.start, self.end) = (0, 0);

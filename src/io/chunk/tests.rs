@@ -240,17 +240,118 @@ fn long_frames_leave_a_part_of_the_budget_to_short_ones() {
 
 #[test]
 fn when_memory_is_tight_a_long_frame_gets_what_has_come_of_it_warrants() {
+    let pool = ChunkPool::new(16 << 20);
+    let _held: Vec<_> = (0..3).map(|_| partial(&pool, 3 << 20, 3 << 20)).collect();
+    let mut stranger = partial(&pool, 2 << 20, 100);
+    assert!(prepare(&mut stranger));
+    assert_eq!(stranger.state().held_bytes(), 8 * KIB);
+    fill(&mut stranger, &pattern(8 * KIB, 0));
+    assert_eq!(stranger.state().held_bytes(), 32 * KIB);
+    fill(&mut stranger, &pattern((2 << 20) - 100 - 8 * KIB, 0));
+    drop(stranger.take(2 << 20));
+    stranger.rest();
+    fill(&mut stranger, &pattern(100, 0));
+    stranger.reserve(2 << 20);
+    assert!(prepare(&mut stranger));
+    assert_eq!(stranger.state().held_bytes(), 64 * KIB, "one that is known for long frames gets more");
+}
+
+/// A buffer with the beginning of a frame of `length` bytes.
+fn partial(pool: &ChunkPool, length: usize, filled: usize) -> ReceiveBuffer {
+    let mut buffer = ReceiveBuffer::new(pool.clone());
+    fill(&mut buffer, &pattern(filled.min(100), 0));
+    buffer.rest();
+    buffer.reserve(length);
+    fill(&mut buffer, &pattern(filled.saturating_sub(100), 0));
+    buffer
+}
+
+#[test]
+fn a_small_request_never_waits_for_memory() {
     let pool = ChunkPool::new(4 << 20);
-    let mut first = ReceiveBuffer::new(pool.clone());
-    first.reserve(3 << 20);
-    fill(&mut first, &pattern(3 << 20, 1)[..2 << 20]);
+    let _short: Vec<_> = (0..200).map(|_| partial(&pool, 32 * KIB, 1_000)).collect();
+    let mut crowd: Vec<_> = (0..400).map(|_| partial(&pool, 32 * KIB, 100)).collect();
+    crowd.iter_mut().for_each(|buffer| _ = prepare(buffer));
+    assert!(pool.wanted_bytes() > 0);
+    let in_use = pool.in_use_bytes();
+    let mut small = ReceiveBuffer::new(pool.clone());
+    fill(&mut small, &pattern(1024, 5));
+    assert_eq!(small.state().held_bytes(), 0);
+    assert_eq!(small.take(1024), pattern(1024, 5));
+    assert_eq!(pool.in_use_bytes(), in_use);
+}
+
+#[test]
+fn a_giant_frame_does_not_keep_other_long_ones_out() {
+    let pool = ChunkPool::new(16 << 20);
+    let giant = partial(&pool, 40 << 20, 39 << 20);
+    let mut long = partial(&pool, 2 << 20, 2 << 20);
+    drop(long.take(2 << 20));
     let mut second = ReceiveBuffer::new(pool.clone());
-    fill(&mut second, &pattern(100, 0));
-    second.rest();
-    second.reserve(2 << 20);
-    let _ = prepare(&mut second);
-    assert!(second.state().held_bytes() <= 64 * KIB);
-    assert_eq!(second.state().waits(), second.state().held_bytes() == 0);
+    second.reserve(40 << 20);
+    let mut come = 0;
+    while come < 39 << 20 && prepare(&mut second) {
+        let room = second.room().len();
+        second.advance(room);
+        come += room;
+    }
+    assert!(second.state().waits(), "one giant at a time");
+    assert!(pool.in_use_bytes() <= (16 << 20) + (40 << 20));
+    drop(giant);
+    assert!(prepare(&mut second));
+}
+
+#[test]
+fn a_crowd_that_begins_long_frames_leaves_their_memory_to_those_who_have_ended_one() {
+    let pool = ChunkPool::new(4 << 20);
+    let mut producer = partial(&pool, 100 * KIB, 100 * KIB);
+    drop(producer.take(100 * KIB));
+    producer.rest();
+    let mut strangers: Vec<_> = (0..2000).map(|_| partial(&pool, 1 << 20, 100)).collect();
+    strangers.iter_mut().for_each(|buffer| _ = prepare(buffer));
+    assert!(strangers.iter().any(|buffer| buffer.state().waits()));
+    for _ in 0..3 {
+        fill(&mut producer, &pattern(100, 0));
+        producer.reserve(600 * KIB);
+        fill(&mut producer, &pattern(600 * KIB - 100, 0));
+        drop(producer.take(600 * KIB));
+        producer.rest();
+    }
+}
+
+#[test]
+fn frames_that_wait_for_one_another_take_one_beyond_the_budget_at_a_time() {
+    let pool = ChunkPool::new(4 << 20);
+    let mut crowd: Vec<_> = (0..600).map(|_| partial(&pool, 2 << 20, 100)).collect();
+    let mut come = vec![100; crowd.len()];
+    for _ in 0..100 {
+        for (buffer, come) in crowd.iter_mut().zip(&mut come) {
+            // All of it, but for the last bytes, as fast as there is room.
+            while *come < (2 << 20) - 10 && prepare(buffer) {
+                let room = buffer.room().len().min((2 << 20) - 10 - *come);
+                buffer.advance(room);
+                *come += room;
+            }
+        }
+        assert!(pool.in_use_bytes() <= (4 << 20) + (2 << 20), "{}", pool.in_use_bytes());
+    }
+    let stuck: Vec<usize> = (0..FRAME_KINDS).filter(|kind| pool.stuck()[*kind].is_some()).collect();
+    let waiting = crowd.iter().filter(|buffer| buffer.state().waits());
+    let kinds: Vec<_> = waiting.filter_map(|buffer| buffer.state().kind()).collect();
+    assert!(kinds.iter().all(|kind| stuck.contains(kind)) && !kinds.is_empty());
+    // Whoever is closed leaves the others his memory.
+    let before: usize = come.iter().sum();
+    for buffer in crowd.iter_mut().filter(|buffer| buffer.state().waits()).take(50) {
+        *buffer = ReceiveBuffer::new(pool.clone());
+    }
+    for (buffer, come) in crowd.iter_mut().zip(&mut come) {
+        while buffer.state().frame_bytes() > 0 && *come < (2 << 20) - 10 && prepare(buffer) {
+            let room = buffer.room().len().min((2 << 20) - 10 - *come);
+            buffer.advance(room);
+            *come += room;
+        }
+    }
+    assert!(come.iter().sum::<usize>() > before);
 }
 
 #[test]
@@ -268,6 +369,18 @@ fn somebody_who_waits_is_told_to_who_asked() {
     drop(first);
     assert!(prepare(&mut second));
     assert!(!second.state().waits());
+}
+
+#[test]
+fn one_that_is_closed_does_not_go_on_waiting() {
+    let pool = ChunkPool::new(32 * KIB);
+    let mut first = ReceiveBuffer::new(pool.clone());
+    assert!(prepare(&mut first));
+    let mut second = ReceiveBuffer::new(pool.clone());
+    assert!(!prepare(&mut second));
+    second.state().close();
+    let waker = noop_waker();
+    assert!(matches!(second.poll_prepare(&mut Context::from_waker(&waker)), Poll::Ready(Err(_))));
 }
 
 #[test]
