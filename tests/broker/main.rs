@@ -6,6 +6,7 @@ mod commands;
 mod compaction;
 mod configs;
 mod crash;
+mod crowd;
 mod faults;
 mod fetch;
 mod group_rules;

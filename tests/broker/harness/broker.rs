@@ -200,6 +200,11 @@ impl Broker {
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
     }
 
+    /// Descriptors that kuring's process has open.
+    pub fn open_files(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.process_id())).expect("it runs").count()
+    }
+
     /// Runs `kuring` with these arguments against this broker, fed with `input`; its standard output.
     pub fn kuring(&self, arguments: &[&str], input: &[u8]) -> Vec<u8> {
         let (status, output, errors) = kuring(arguments, &["--bootstrap", &self.bootstrap], input);
