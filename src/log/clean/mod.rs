@@ -17,7 +17,6 @@ mod work;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -143,14 +142,11 @@ impl<F: Files> Log<F> {
         let ends = self.segments.iter().skip(1).map(|next| next.base);
         let sources = self.segments.iter().zip(ends).take_while(|(_, end)| *end <= upper_bound);
         let sources: Vec<Source<F>> = sources.map(|(segment, end)| Source::of(segment, end)).collect();
-        let last_records: HashMap<_, _> = self
-            .producers
-            .iter()
-            .map(|(id, producer)| {
-                let offset = producer.last().map(|last| last.last_offset);
-                (id, LastRecord { offset, epoch: producer.epoch })
-            })
-            .collect();
+        // A table of them is made where nobody waits.
+        let last_records = self.producers.iter().map(|(id, producer)| {
+            let offset = producer.last().map(|last| last.last_offset);
+            (id, LastRecord { offset, epoch: producer.epoch })
+        });
         // A transaction that began below the bound may have its marker, and so its row, in any later segment.
         let rows = self.segments.iter().filter_map(|segment| {
             let (in_file, tail) = segment.aborted.as_deref()?.tail();
@@ -166,7 +162,7 @@ impl<F: Files> Log<F> {
             settings,
             sources,
             (first_dirty, upper_bound),
-            last_records,
+            last_records.collect(),
             rows.collect(),
             now.wall,
         )))
@@ -180,7 +176,8 @@ impl<F: Files> Log<F> {
         let count = sources.len();
         let bases: Vec<Offset> = sources.iter().map(|source| source.base).collect();
         let last = bases[count - 1];
-        self.windows.retain(|window| !bases.contains(&window.segment()));
+        let is_source = |offset: &Offset| bases.binary_search(offset).is_ok();
+        self.windows.retain(|window| !is_source(&window.segment()));
         while self.recent.front().is_some_and(|recent| recent.segment <= last) {
             self.recent.pop_front();
         }
@@ -190,7 +187,7 @@ impl<F: Files> Log<F> {
         if let Some(output) = output {
             self.segments.insert(first, output.segment);
         }
-        self.snapshots.retain(|offset| kept == Some(*offset) || !bases.contains(offset));
+        self.snapshots.retain(|offset| kept == Some(*offset) || !is_source(offset));
         self.layout += 1;
         self.upkeep.swaps.push_back(Swap::new(bases, kept, has_aborted));
         Ok(())

@@ -156,6 +156,8 @@ pub struct Clean<F: Files> {
     sources: Vec<Source<F>>,
     first_dirty: Offset,
     upper_bound: Offset,
+    /// As the shard has told them, until the work begins.
+    producers: Vec<(ProducerId, LastRecord)>,
     last_records: HashMap<ProducerId, LastRecord>,
     /// Of the segments that have some.
     aborted_rows: Vec<AbortedRows>,
@@ -193,7 +195,7 @@ impl<F: Files> Clean<F> {
         settings: CleanSettings,
         sources: Vec<Source<F>>,
         (first_dirty, upper_bound): (Offset, Offset),
-        last_records: HashMap<ProducerId, LastRecord>,
+        producers: Vec<(ProducerId, LastRecord)>,
         aborted_rows: Vec<AbortedRows>,
         now: Timestamp,
     ) -> Self {
@@ -204,7 +206,8 @@ impl<F: Files> Clean<F> {
             sources,
             first_dirty,
             upper_bound,
-            last_records,
+            producers,
+            last_records: HashMap::new(),
             aborted_rows,
             aborted: Vec::new(),
             map: OffsetMap::new(0, settings.load_factor, 0),
@@ -277,6 +280,7 @@ impl<F: Files> Clean<F> {
             let overlaps = |row: &AbortedTransaction| row.last >= first && row.first < self.upper_bound;
             self.aborted.extend(rows.into_iter().filter(overlaps));
         }
+        self.last_records = std::mem::take(&mut self.producers).into_iter().collect();
         let offsets = (self.upper_bound.0 - self.first_dirty.0).max(0) as u64;
         self.map = OffsetMap::new(self.settings.map_bytes, self.settings.load_factor, offsets);
         let dirty = self.aborted.iter().filter(|row| row.last >= self.first_dirty);
