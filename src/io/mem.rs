@@ -10,6 +10,7 @@ use std::io::{self, IoSlice};
 use std::path::{Component, Path};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::base::clock::Timestamp;
 use crate::base::random::Random;
 
 use super::{DirEntry, FileHandle, Files, OpenMode};
@@ -81,6 +82,8 @@ struct Disk {
     lies: Lies,
     /// Of 100 cached reads so many find their page missing.
     cold_percent: u64,
+    /// What the clock shows.
+    time: Timestamp,
     operations: u64,
 }
 
@@ -97,6 +100,7 @@ struct Contents {
     dirty: BTreeSet<usize>,
     /// Sectors whose write-back failed: no later sync saves them, until they are written again.
     lost: BTreeSet<usize>,
+    modified: Timestamp,
 }
 
 #[derive(Default)]
@@ -124,6 +128,7 @@ impl MemFiles {
             fault: None,
             lies: Lies::default(),
             cold_percent: 0,
+            time: Timestamp(0),
             operations: 0,
         };
         Self { disk: Arc::new(Mutex::new(disk)) }
@@ -137,6 +142,11 @@ impl MemFiles {
     /// Replaces the fault to come.
     pub fn set_fault(&self, fault: Option<Fault>) {
         self.disk().fault = fault;
+    }
+
+    /// What the clock shows from now on, for the times of changes.
+    pub fn set_time(&self, time: Timestamp) {
+        self.disk().time = time;
     }
 
     pub fn set_lies(&self, lies: Lies) {
@@ -494,7 +504,10 @@ impl FileHandle for MemFile {
             let taken = disk.random.below(bytes.len() as u64 + 1) as usize;
             bytes.truncate(taken);
         }
-        disk.contents(self.node)?.write(&bytes, position as usize);
+        let time = disk.time;
+        let contents = disk.contents(self.node)?;
+        contents.write(&bytes, position as usize);
+        contents.modified = time;
         entered
     }
 
@@ -528,8 +541,23 @@ impl FileHandle for MemFile {
         let mut disk = self.disk()?;
         disk.enter(Operation::Truncate)?;
         if !disk.lies.truncate {
-            disk.contents(self.node)?.truncate(length as usize);
+            let time = disk.time;
+            let contents = disk.contents(self.node)?;
+            contents.truncate(length as usize);
+            contents.modified = time;
         }
+        Ok(())
+    }
+
+    fn modified(&self) -> io::Result<Timestamp> {
+        let mut disk = self.disk()?;
+        disk.enter(Operation::Read)?;
+        Ok(disk.contents(self.node)?.modified)
+    }
+
+    fn set_modified(&self, time: Timestamp) -> io::Result<()> {
+        let mut disk = self.disk()?;
+        disk.contents(self.node)?.modified = time;
         Ok(())
     }
 

@@ -22,6 +22,8 @@ use std::io;
 use std::io::IoSlice;
 use std::path::{Path, PathBuf};
 
+use crate::base::clock::Timestamp;
+
 /// How to open a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OpenMode {
@@ -113,6 +115,12 @@ pub trait FileHandle: Send + Sync + 'static {
     }
 
     fn truncate(&self, length: u64) -> io::Result<()>;
+
+    /// When its contents changed last (`mtime`), by the machine's clock.
+    fn modified(&self) -> io::Result<Timestamp>;
+
+    /// Sets that time; the next write changes it again.
+    fn set_modified(&self, time: Timestamp) -> io::Result<()>;
 
     /// Reserves disk blocks without changing the length (`FALLOC_FL_KEEP_SIZE`).
     fn preallocate(&self, position: u64, length: u64) -> io::Result<()>;

@@ -4,12 +4,14 @@ use std::fs::File;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 use rustix::fs::FallocateFlags;
 use rustix::io::ReadWriteFlags;
 
 use super::journal::journal;
 use super::{DirEntry, FileHandle, Files, OpenMode};
+use crate::base::clock::Timestamp;
 
 /// The kernel takes at most this many buffers per call (`IOV_MAX`).
 const BUFFERS_PER_CALL_MAX: usize = 1024;
@@ -190,6 +192,18 @@ impl FileHandle for OsFile {
         }
     }
 
+    fn modified(&self) -> io::Result<Timestamp> {
+        let modified = self.0.metadata()?.modified()?;
+        // A time before 1970 is as good as none.
+        let since = modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Ok(Timestamp(i64::try_from(since.as_millis()).unwrap_or(i64::MAX)))
+    }
+
+    fn set_modified(&self, time: Timestamp) -> io::Result<()> {
+        let since = Duration::from_millis(time.0.max(0) as u64);
+        self.0.set_modified(SystemTime::UNIX_EPOCH + since)
+    }
+
     fn preallocate(&self, position: u64, length: u64) -> io::Result<()> {
         match rustix::fs::fallocate(&self.0, FallocateFlags::KEEP_SIZE, position, length) {
             // A file system without it only loses speed.
@@ -232,6 +246,17 @@ mod tests {
         let mut back = vec![0; whole.len() + 5];
         assert_eq!(file.read_at(&mut back, 0).unwrap(), back.len());
         assert_eq!(&back[5..], &whole);
+    }
+
+    #[test]
+    fn the_time_of_the_last_change_can_be_set() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = OsFiles.open(&dir.path().join("f"), OpenMode::CreateNew).unwrap();
+        let time = Timestamp(1_234_567_890_123);
+        file.set_modified(time).unwrap();
+        assert_eq!(file.modified().unwrap(), time);
+        file.write_all_at(&mut [IoSlice::new(b"x")], 0).unwrap();
+        assert!(file.modified().unwrap() > time);
     }
 
     #[test]

@@ -96,6 +96,7 @@ impl<F: Files> Log<F> {
                 }
             }
             pending.batches += 1;
+            self.active_mut().modified = now.wall;
             let head = &mut batches[number].head;
             head.set_base_offset(self.log_end());
             head.set_leader_epoch(leader_epoch);

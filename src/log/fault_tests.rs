@@ -231,6 +231,41 @@ fn a_damaged_index_misleads_no_read_and_is_built_anew() {
 }
 
 #[test]
+fn an_index_that_is_shorter_than_it_was_is_damaged_and_no_fault_of_the_disk() {
+    let bench = Bench::new(config(1500));
+    let mut log = bench.open(Offset::ZERO, false);
+    for number in 0..40 {
+        append(&mut log, vec![batch(3, 10 * number)]);
+        settle(&mut log);
+    }
+    log.close(at(0)).unwrap();
+    let mut log = bench.open(log.recovery_point(), true);
+    settle(&mut log);
+    let whole = |name: &str| bench.files().read_small(&log.dir().join(name), 1 << 20).unwrap();
+    let index = "00000000000000000000.index";
+    let before = whole(index);
+    for name in [index, "00000000000000000000.timeindex"] {
+        bench.files().open(&log.dir().join(name), OpenMode::Write).unwrap().truncate(4).unwrap();
+    }
+    for time in [11, 21, 31] {
+        let OffsetLookup::NeedsDisk(job) =
+            log.offset_for(TimestampTarget::FirstAtOrAfter(crate::base::clock::Timestamp(time)))
+        else {
+            panic!("memory has no old segment");
+        };
+        let found = job.run().unwrap().unwrap();
+        assert_eq!((found.timestamp.0, found.offset.0), (time, (time - 1) / 10 * 3 + 1));
+    }
+    let dir = log.dir().to_path_buf();
+    for offset in 0..24 {
+        assert!(fetch(&mut log, offset, 1, 120).contains(&offset), "{offset}");
+    }
+    assert_eq!(log.counts().indexes_damaged, 1);
+    settle(&mut log);
+    assert_eq!(bench.files().read_small(&dir.join(index), 1 << 20).unwrap(), before, "built anew");
+}
+
+#[test]
 fn the_scrub_reads_all_and_finds_what_was_changed() {
     let bench = Bench::new(config(1500));
     let mut log = bench.open(Offset::ZERO, false);

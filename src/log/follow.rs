@@ -50,6 +50,7 @@ impl<F: Files> Log<F> {
             let start = head.base_offset().max(self.log_end());
             self.epochs.assign(head.leader_epoch(), start);
             self.note(&head, marker);
+            self.active_mut().modified = now.wall;
             unwritten.batches += 1;
             taken += entry.len();
         };

@@ -223,7 +223,8 @@ impl<F: Files> TimeJob<F> {
                 let path = names::file(&self.dir, place.segment, FileKind::TimeIndex);
                 let file = self.context.files.open(&path, OpenMode::Read).context("open", &path)?;
                 let older = |entry: &TimeEntry| entry.timestamp < timestamp;
-                match index::floor_in_file(&file, time_rows, older).context("search", &path)? {
+                let floor = index::floor_in_file(&file, time_rows, older);
+                match unless_short(floor).context("search", &path)? {
                     Some((_, entry)) => (place.segment.plus(i64::from(entry.relative)), index_rows),
                     None => return Ok(0),
                 }
@@ -233,9 +234,17 @@ impl<F: Files> TimeJob<F> {
         let file = self.context.files.open(&path, OpenMode::Read).context("open", &path)?;
         let wanted = relative(place.segment, offset).unwrap_or(u32::MAX);
         let floor = index::floor_in_file::<OffsetEntry>(&file, index_rows, |entry| entry.relative <= wanted);
-        let Some((_, entry)) = floor.context("search", &path)? else { return Ok(0) };
+        let Some((_, entry)) = unless_short(floor).context("search", &path)? else { return Ok(0) };
         // A damaged index must not pass over records; a fetch that meets it has it built anew.
         let is_sound = index::is_sound(log, place.segment, &entry).context("read", &path)?;
         Ok(if is_sound { entry.position } else { 0 })
+    }
+}
+
+/// An index that is shorter than it was is damaged and tells nothing: the search begins with the segment.
+fn unless_short<T>(found: io::Result<Option<T>>) -> io::Result<Option<T>> {
+    match found {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+        found => found,
     }
 }

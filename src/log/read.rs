@@ -593,7 +593,11 @@ impl<F: Files> ReadJob<F> {
         let path = names::file(&self.dir, self.segment, FileKind::OffsetIndex);
         let file = self.context.files.open(&path, OpenMode::Read).context("open", &path)?;
         let before = |row: &OffsetEntry| u64::from(row.position) < end;
-        let last = index::floor_in_file(&file, self.index_rows, before).context("search", &path)?;
+        let last = match index::floor_in_file(&file, self.index_rows, before) {
+            // It is shorter than it was; the search for a position has it built anew.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(bound),
+            last => last.context("search", &path)?,
+        };
         let number = last.map_or(0, |(number, _)| number + 1);
         if number >= self.index_rows {
             return Ok(bound);
@@ -616,7 +620,12 @@ impl<F: Files> ReadJob<F> {
         index_damaged: &mut bool,
     ) -> Result<(Option<Found>, Vec<OffsetEntry>), LogError> {
         let path = names::file(&self.dir, self.segment, FileKind::Log);
-        let (start, rows) = self.position(floor, offset)?;
+        let (start, rows) = match self.position(floor, offset) {
+            Ok(position) => position,
+            // The index is shorter than it was: begin behind any log.
+            Err(error) if error.source.kind() == io::ErrorKind::UnexpectedEof => (u32::MAX, Vec::new()),
+            Err(error) => return Err(error),
+        };
         let is_sound = match rows.first() {
             Some(row) => index::is_sound(file, self.segment, row).context("read", &path)?,
             None => true,

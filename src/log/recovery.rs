@@ -15,7 +15,7 @@ use crate::base::clock::{Now, Timestamp};
 use crate::base::{Offset, TopicPartition};
 use crate::config::LogConfig;
 use crate::io::{FileHandle, Files, OpenMode};
-use crate::wire::record::{BatchHead, HEAD_LEN};
+use crate::wire::record::{BatchHead, HEAD_LEN, LOG_OVERHEAD};
 
 use super::epochs::Epochs;
 use super::error::Context;
@@ -238,7 +238,7 @@ impl<F: Files> Loader<'_, F> {
 
     /// A segment that nothing was appended to since it was on the disk.
     fn load_old(&self, base: Offset, next: Offset) -> Result<Segment<F>, OpenError> {
-        let (_, size) = self.open_log(base)?;
+        let (file, size) = self.open_log(base)?;
         let mut segment = match self.load_indexes(base, size, next)? {
             Some((index, times)) => {
                 let newest = times.last().map(|row| newest(base, row));
@@ -250,18 +250,29 @@ impl<F: Files> Loader<'_, F> {
             }
         };
         segment.next = next;
-        self.load_aborted(&mut segment)?;
+        self.note_modified(&mut segment, &file)?;
+        self.load_aborted(&mut segment, size)?;
         Ok(segment)
     }
 
+    /// Only where no timestamp of a record tells how old the segment is.
+    fn note_modified(&self, segment: &mut Segment<F>, file: &F::File) -> Result<(), LogError> {
+        if !segment.has_timestamps() {
+            let path = || names::file(self.dir, segment.base, FileKind::Log);
+            segment.modified =
+                file.modified().map_err(|source| LogError { what: "measure", path: path(), source })?;
+        }
+        Ok(())
+    }
+
     /// The transaction index of a segment, as far as the segment goes by now; what follows in the file is cut.
-    fn load_aborted(&self, segment: &mut Segment<F>) -> Result<(), LogError> {
+    fn load_aborted(&self, segment: &mut Segment<F>, log_bytes: u32) -> Result<(), LogError> {
         let base = segment.base;
         if self.transaction_indexes.binary_search(&base).is_err() {
             return Ok(());
         }
         let path = names::file(self.dir, base, FileKind::TransactionIndex);
-        match txn_index::load(self.files, self.dir, base)? {
+        match txn_index::load(self.files, self.dir, base, log_bytes)? {
             Some(mut rows) => {
                 let count = rows.len();
                 rows.retain(|row| row.last < segment.next);
@@ -302,7 +313,8 @@ impl<F: Files> Loader<'_, F> {
             }
         }
         segment.first_timestamp = first_timestamp(&file, size).context("read", &path)?;
-        self.load_aborted(&mut segment)?;
+        self.note_modified(&mut segment, &file)?;
+        self.load_aborted(&mut segment, size)?;
         Ok((segment, false))
     }
 
@@ -316,7 +328,7 @@ impl<F: Files> Loader<'_, F> {
         let (file, size) = self.open_log(base)?;
         let path = names::file(self.dir, base, FileKind::Log);
         let mut segment = self.trusted_part(base, &file, size).context("read", &path)?;
-        self.load_aborted(&mut segment)?;
+        self.load_aborted(&mut segment, size)?;
         let trusted_end = segment.next;
         // What the file says of the part that is read may be of records that an earlier crash took.
         epochs.truncate_end(segment.next);
@@ -352,6 +364,7 @@ impl<F: Files> Loader<'_, F> {
             file.sync_data().context("sync", &path)?;
         }
         segment.first_timestamp = first_timestamp(&file, segment.size).context("read", &path)?;
+        self.note_modified(&mut segment, &file)?;
         if !is_last {
             segment.note_newest();
         }
@@ -365,9 +378,10 @@ impl<F: Files> Loader<'_, F> {
             return Ok(self.segment(base, 0, Table::new(), Table::new()));
         }
         let trusted = index::relative(base, self.trusted).unwrap_or(u32::MAX);
-        let mut rows: Vec<OffsetEntry> = self.read_rows(base, FileKind::OffsetIndex)?.unwrap_or_default();
+        let mut rows: Vec<OffsetEntry> =
+            self.read_rows(base, size, FileKind::OffsetIndex)?.unwrap_or_default();
         rows.retain(|row| row.relative < trusted && row.position < size);
-        let times: Option<Vec<TimeEntry>> = self.read_rows(base, FileKind::TimeIndex)?;
+        let times: Option<Vec<TimeEntry>> = self.read_rows(base, size, FileKind::TimeIndex)?;
         let mut times = times.unwrap_or_else(|| {
             rows.clear();
             Vec::new()
@@ -445,10 +459,17 @@ impl<F: Files> Loader<'_, F> {
         Ok(is_sound(&last).then(|| Table::on_disk(rows, Some(last))))
     }
 
-    /// The ordered rows of an index file; `None` if there is none.
-    fn read_rows<E: Entry>(&self, base: Offset, kind: FileKind) -> io::Result<Option<Vec<E>>> {
+    /// The ordered rows of an index file, of a log of `log_bytes`; `None` if there is none.
+    fn read_rows<E: Entry>(
+        &self,
+        base: Offset,
+        log_bytes: u32,
+        kind: FileKind,
+    ) -> io::Result<Option<Vec<E>>> {
+        // No more than there can be batches, however long the file is.
+        let rows_max = log_bytes / LOG_OVERHEAD as u32 + 1;
         match self.files.open(&names::file(self.dir, base, kind), OpenMode::Read) {
-            Ok(file) => index::ordered_prefix(&file, u32::MAX).map(Some),
+            Ok(file) => index::ordered_prefix(&file, rows_max).map(Some),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
@@ -489,6 +510,7 @@ impl<F: Files> Loader<'_, F> {
             newest: None,
             first_timestamp: None,
             created: self.wall,
+            modified: self.wall,
             since_entry: 0,
         }
     }

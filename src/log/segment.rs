@@ -115,8 +115,10 @@ pub(super) struct Segment<F: Files> {
     pub newest: Option<Newest>,
     /// Youngest timestamp of the first batch: the segment's age counts from it. `None`: no batch yet, or not known.
     pub first_timestamp: Option<Timestamp>,
-    /// When this process made or opened it: its age if records have no timestamps.
+    /// When this process made or opened it: its age for rolling if records have no timestamps.
     pub created: Timestamp,
+    /// When its file was written last: its age for retention if records have no timestamps.
+    pub modified: Timestamp,
     /// Bytes since the last index entry.
     pub since_entry: u32,
 }
@@ -158,6 +160,7 @@ impl<F: Files> Segment<F> {
             newest: None,
             first_timestamp: None,
             created,
+            modified: created,
             since_entry: 0,
         }
     }
@@ -260,12 +263,17 @@ impl<F: Files> Segment<F> {
         }
     }
 
-    /// The youngest timestamp of its records; else when it was made (Kafka: the file's modification time).
+    /// The youngest timestamp of its records; without one when its file was written last, as in Kafka.
     pub fn largest_timestamp(&self) -> Timestamp {
         match self.newest {
             Some(newest) if newest.timestamp.0 >= 0 => newest.timestamp,
-            _ => self.created,
+            _ => self.modified,
         }
+    }
+
+    /// Whether its records have timestamps.
+    pub fn has_timestamps(&self) -> bool {
+        self.newest.is_some_and(|newest| newest.timestamp.0 >= 0)
     }
 
     /// Records' time since the first batch (Kafka's `timeWaitedForRoll`), milliseconds.

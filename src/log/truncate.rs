@@ -133,7 +133,7 @@ impl<F: Files> Log<F> {
         active.size = size;
         active.next = next;
         cut_indexes(&files, &dir, active)?;
-        active.created = now.wall;
+        (active.created, active.modified) = (now.wall, now.wall);
         if size == 0 {
             active.first_timestamp = None;
         }

@@ -121,17 +121,19 @@ impl Overlap {
     }
 }
 
-/// Reads the file of the segment at `base`; `None` if it cannot be right.
+/// Reads the file of the segment at `base`, whose log has `log_bytes`; `None` if it cannot be right.
 pub(super) fn load<F: Files>(
     files: &F,
     dir: &Path,
     base: Offset,
+    log_bytes: u32,
 ) -> Result<Option<Vec<AbortedTransaction>>, LogError> {
     let path = names::file(dir, base, FileKind::TransactionIndex);
     let file = files.open(&path, OpenMode::Read).context("open", &path)?;
     let length = file.len().context("measure", &path)?;
+    // A marker is longer than its row: what is longer than the log is not to be read.
     let Ok(bytes) = usize::try_from(length) else { return Ok(None) };
-    if bytes % AbortedTransaction::BYTES != 0 {
+    if length > u64::from(log_bytes) || bytes % AbortedTransaction::BYTES != 0 {
         return Ok(None);
     }
     let mut contents = vec![0; bytes];
@@ -205,7 +207,7 @@ mod tests {
         assert_eq!(bytes[..12], [0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0]);
         let load = |bytes: &[u8]| {
             write(&files, bytes);
-            super::load(&files, Path::new("/"), Offset(10)).unwrap()
+            super::load(&files, Path::new("/"), Offset(10), 1000).unwrap()
         };
         assert_eq!(load(&bytes), Some(rows.to_vec()));
         assert_eq!(load(&bytes[..67]), None, "torn");
@@ -214,6 +216,8 @@ mod tests {
         assert_eq!(load(&encode(&[row(1, 18, 17, 8)])), None, "ends before it begins");
         assert_eq!(load(&[&[0, 1], &bytes[2..]].concat()), None, "another version");
         assert_eq!(load(&[0; 34]), None, "zeroes");
+        write(&files, &bytes);
+        assert_eq!(super::load(&files, Path::new("/"), Offset(10), 67).unwrap(), None, "longer than its log");
     }
 
     #[test]

@@ -76,20 +76,24 @@ impl<F: Files> Writer<F> {
         aborted.into_iter().for_each(|transaction| self.segment.note_aborted(transaction));
     }
 
-    /// Makes all of it durable. The segment ends at `end`, where the next one begins; its age is that of its
-    /// youngest source if no record has a timestamp. The rows of its indexes stay in memory until the files have
+    /// Makes all of it durable. The segment ends at `end`, where the next one begins; if no record has a timestamp it
+    /// is as old as its youngest source, written at `modified`, which its file says too. The rows of its indexes stay in memory until the files have
     /// their names.
-    pub fn finish(mut self, files: &F, end: Offset, created: Timestamp) -> Result<Output<F>, LogError> {
+    pub fn finish(mut self, files: &F, end: Offset, modified: Timestamp) -> Result<Output<F>, LogError> {
         self.flush()?;
         self.segment.note_newest();
         self.segment.next = end;
-        self.segment.created = created;
+        self.segment.modified = modified;
         self.write_table(files, FileKind::OffsetIndex, &self.segment.index)?;
         self.write_table(files, FileKind::TimeIndex, &self.segment.times)?;
         if let Some(aborted) = &self.segment.aborted {
             self.write_table(files, FileKind::TransactionIndex, aborted)?;
         }
-        self.file.sync_data().context("sync", &path(&self.dir, self.segment.base, FileKind::Log))?;
+        let path = path(&self.dir, self.segment.base, FileKind::Log);
+        if !self.segment.has_timestamps() && modified.0 >= 0 {
+            self.file.set_modified(modified).context("set the time of", &path)?;
+        }
+        self.file.sync_all().context("sync", &path)?;
         Ok(Output { segment: self.segment })
     }
 
