@@ -13,8 +13,8 @@ use kuring::base::{LeaderEpoch, Offset, PartitionIndex, TopicPartition};
 use kuring::config::{CleanupPolicy, LogConfig};
 use kuring::io::os::OsFiles;
 use kuring::log::{
-    Batch, CleanSettings, CleanStep, Log, LogContext, OffsetLookup, OpenOptions, Origin, Read, ReadRequest,
-    TimestampTarget,
+    Batch, CleanSettings, CleanStep, Gaps, Log, LogContext, OffsetLookup, OpenOptions, Origin, Read,
+    ReadRequest, TimestampTarget,
 };
 use kuring::wire::record::{BatchBuilder, Codec, Compression};
 
@@ -35,6 +35,7 @@ fn open(dir: &Path, config: LogConfig) -> Log<OsFiles> {
         recovery_point: Offset::ZERO,
         log_start: Offset::ZERO,
         cleaned: None,
+        gaps: Gaps::BelowRecoveryPoint,
         clean: false,
     };
     Log::open(&Arc::new(LogContext::new(OsFiles)), options, now()).expect("the directory is empty")

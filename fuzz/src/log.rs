@@ -9,7 +9,8 @@ use kuring::config::LogConfig;
 use kuring::io::mem::MemFiles;
 use kuring::io::{FileHandle, Files};
 use kuring::log::{
-    Batch, Log, LogContext, OffsetLookup, OpenOptions, Origin, Read, ReadError, ReadRequest, TimestampTarget,
+    Batch, Gaps, Log, LogContext, OffsetLookup, OpenOptions, Origin, Read, ReadError, ReadRequest,
+    TimestampTarget,
 };
 use kuring::wire::record::{BatchBuilder, Batches, Codec, Compression};
 
@@ -224,6 +225,7 @@ fn open(files: &MemFiles, (recovery_point, log_start): (i64, i64), clean: bool) 
         recovery_point: Offset(recovery_point),
         log_start: Offset(log_start),
         cleaned: None,
+        gaps: Gaps::BelowRecoveryPoint,
         clean,
     };
     let context = Arc::new(LogContext::new(files.clone()));

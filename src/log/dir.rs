@@ -20,7 +20,7 @@ use super::checkpoint;
 use super::error::Context;
 use super::names::{self, PartitionDir};
 use super::recovery;
-use super::{Fault, LogError};
+use super::{Fault, Gaps, LogError};
 
 const META_FILE: &str = "meta.properties";
 const CLEAN_FILE: &str = ".kafka_cleanshutdown";
@@ -101,14 +101,33 @@ pub struct FoundPartition {
     pub log_start: Offset,
     /// `None`: compaction has never cleaned it.
     pub cleaned: Option<Offset>,
-    /// A move between log directories has noted that all of the partition is here, from this offset on.
-    pub moved: Option<Offset>,
+    pub gaps: Gaps,
+    /// The note of a move between log directories.
+    pub moved: Option<Moved>,
+}
+
+/// What a move between log directories has noted in the new one: all of the partition is there, and on the disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Moved {
+    pub log_start: Offset,
+    pub log_end: Offset,
 }
 
 impl FoundPartition {
-    /// The checkpoint's or, if that is behind, the note's.
+    /// The log start of the checkpoint or, if that is behind, of the note.
     pub fn first_offset(&self) -> Offset {
-        self.moved.map_or(self.log_start, |moved| moved.max(self.log_start))
+        self.moved.map_or(self.log_start, |moved| moved.log_start.max(self.log_start))
+    }
+
+    /// There is a note of a move that is needed no more.
+    pub fn is_note_in_checkpoints(&self) -> bool {
+        self.moved
+            .is_some_and(|moved| moved.log_start <= self.log_start && moved.log_end <= self.recovery_point)
+    }
+
+    /// The recovery point of the checkpoint or, if that is behind, of the note.
+    pub fn durable_to(&self) -> Offset {
+        self.moved.map_or(self.recovery_point, |moved| moved.log_end.max(self.recovery_point))
     }
 }
 
@@ -333,9 +352,11 @@ impl<F: Files> LogDir<F> {
         let clean_path = self.path.join(CLEAN_FILE);
         let clean = self.files.exists(&clean_path).context("look for", &clean_path)?;
         let recovery_points = self.read_checkpoint(Checkpoint::RecoveryPoint)?;
-        let high_watermarks = self.read_checkpoint(Checkpoint::HighWatermark)?;
-        let log_starts = self.read_checkpoint(Checkpoint::LogStart)?;
-        let cleaned = self.read_checkpoint(Checkpoint::Cleaner)?;
+        let gaps = if recovery_points.is_some() { Gaps::BelowRecoveryPoint } else { Gaps::Anywhere };
+        let recovery_points = recovery_points.unwrap_or_default();
+        let high_watermarks = self.read_checkpoint(Checkpoint::HighWatermark)?.unwrap_or_default();
+        let log_starts = self.read_checkpoint(Checkpoint::LogStart)?.unwrap_or_default();
+        let cleaned = self.read_checkpoint(Checkpoint::Cleaner)?.unwrap_or_default();
         let (mut partitions, mut futures, mut deleted) = (Vec::new(), Vec::new(), Vec::new());
         for entry in self.files.list(&self.path).context("list", &self.path)? {
             if !entry.is_dir {
@@ -358,12 +379,17 @@ impl<F: Files> LogDir<F> {
                         high_watermark: offset(&high_watermarks),
                         log_start: offset(&log_starts),
                         cleaned: cleaned.get(&topic_partition).copied(),
+                        gaps,
                         topic_partition,
                     };
                     if is_future { &mut futures } else { &mut partitions }.push(found);
                 }
                 Some(PartitionDir::Stray) | None => {}
             }
+        }
+        if gaps == Gaps::Anywhere && partitions.is_empty() && futures.is_empty() {
+            // From here on a partition that has no line has nothing that was saved.
+            self.write_checkpoint(Checkpoint::RecoveryPoint, &[])?;
         }
         if clean {
             self.files.remove_file(&clean_path).context("remove", &clean_path)?;
@@ -372,24 +398,28 @@ impl<F: Files> LogDir<F> {
         Ok(Found { clean, partitions, futures, deleted })
     }
 
-    fn read_checkpoint(&self, checkpoint: Checkpoint) -> Result<HashMap<TopicPartition, Offset>, DirError> {
+    /// `None`: there is no such file, or it is damaged.
+    fn read_checkpoint(
+        &self,
+        checkpoint: Checkpoint,
+    ) -> Result<Option<HashMap<TopicPartition, Offset>>, DirError> {
         let path = self.path.join(checkpoint.file());
         let bytes = match self.files.read_small(&path, checkpoint::OFFSETS_BYTES_MAX) {
             Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(HashMap::new()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(LogError { what: "read", path, source }.into()),
         };
         match checkpoint::decode_offsets(&bytes) {
-            Ok(entries) => Ok(entries.into_iter().collect()),
+            Ok(entries) => Ok(Some(entries.into_iter().collect())),
             // Without it everything counts as dirty: a cleaning more.
             Err(source) if checkpoint == Checkpoint::Cleaner => {
                 tracing::warn!(path = %path.display(), %source, "the cleaner's checkpoint is of no use");
-                Ok(HashMap::new())
+                Ok(None)
             }
             Err(error) => {
                 // As `LogManager.loadLogs`: recovery reads all of the logs, and they start with their first segment.
                 tracing::error!(path = %path.display(), "the checkpoint file is of no use and taken for empty: {error}");
-                Ok(HashMap::new())
+                Ok(None)
             }
         }
     }
@@ -481,6 +511,7 @@ mod tests {
             high_watermark: Offset(8),
             log_start: Offset(3),
             cleaned: Some(Offset(6)),
+            gaps: Gaps::BelowRecoveryPoint,
             moved: None,
         };
         assert_eq!(
@@ -525,6 +556,9 @@ mod tests {
         let (_, found) = open(&files).unwrap();
         assert_eq!(found.partitions[0].log_start, Offset::ZERO);
         assert_eq!(found.partitions[0].recovery_point, Offset(9), "the other files still count");
+        assert_eq!(found.partitions[0].gaps, Gaps::BelowRecoveryPoint);
+        files.remove_file(&dir.path().join("recovery-point-offset-checkpoint")).unwrap();
+        assert_eq!(open(&files).unwrap().1.partitions[0].gaps, Gaps::Anywhere);
     }
 
     #[test]

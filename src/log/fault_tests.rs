@@ -171,6 +171,7 @@ fn hot_logs_reserve_no_more_than_the_bound_together() {
             recovery_point: Offset::ZERO,
             log_start: Offset::ZERO,
             cleaned: None,
+            gaps: Gaps::BelowRecoveryPoint,
             clean: false,
         };
         Log::open(&context, options, at(0)).unwrap()
@@ -313,6 +314,7 @@ fn recovery_gives_up_when_the_process_is_to_end() {
         recovery_point: Offset::ZERO,
         log_start: Offset::ZERO,
         cleaned: None,
+        gaps: Gaps::BelowRecoveryPoint,
         clean: false,
     };
     assert!(matches!(Log::open(&bench.context, options, at(0)), Err(OpenError::Stopped)));

@@ -2,7 +2,7 @@
 //!
 //! A future replica becomes the current one by two renames, in two log directories. A note in it says that it is
 //! whole: after a crash between them the start goes by the note ([`FoundPartition::moved`]), without it the copying
-//! goes on. The note has the log start too, which the checkpoint file may not know yet.
+//! goes on. The note has the log start and the end too, which the checkpoint files may not know yet.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,14 +10,14 @@ use std::path::{Path, PathBuf};
 use crate::base::{Offset, TopicId, TopicPartition};
 use crate::io::Files;
 
-use super::dir::{DirError, LogDir};
+use super::dir::{DirError, LogDir, Moved};
 use super::error::Context;
 use super::{LogError, names};
 
 const NOTE_FILE: &str = "kuring-moved";
 
-/// One line.
-const NOTE_BYTES_MAX: usize = 64;
+/// Two lines.
+const NOTE_BYTES_MAX: usize = 128;
 
 impl<F: Files> LogDir<F> {
     /// Makes the directory of a future replica, durably.
@@ -31,10 +31,11 @@ impl<F: Files> LogDir<F> {
         Ok(dir)
     }
 
-    /// Notes that the future replica in `dir` has all that the current one has.
-    pub fn note_moved(&self, dir: &Path, log_start: Offset) -> Result<(), DirError> {
+    /// Notes that the future replica in `dir` has all that the current one has, on the disk.
+    pub fn note_moved(&self, dir: &Path, moved: Moved) -> Result<(), DirError> {
         let path = dir.join(NOTE_FILE);
-        let text = format!("log.start.offset={log_start}\n");
+        let Moved { log_start, log_end } = moved;
+        let text = format!("log.start.offset={log_start}\nlog.end.offset={log_end}\n");
         Ok(self.files().write_atomically(&path, text.as_bytes()).context("write", &path)?)
     }
 
@@ -72,7 +73,7 @@ impl<F: Files> LogDir<F> {
         self.rename_to(dir, self.path().join(names::marked_dir(topic_partition, "-stray")))
     }
 
-    pub(super) fn read_note(&self, dir: &Path) -> Result<Option<Offset>, DirError> {
+    pub(super) fn read_note(&self, dir: &Path) -> Result<Option<Moved>, DirError> {
         let path = dir.join(NOTE_FILE);
         let bytes = match self.files().read_small(&path, NOTE_BYTES_MAX) {
             Ok(bytes) => bytes,
@@ -80,11 +81,14 @@ impl<F: Files> LogDir<F> {
             Err(source) => return Err(LogError { what: "read", path, source }.into()),
         };
         let text = String::from_utf8_lossy(&bytes);
-        let offset = text.trim().strip_prefix("log.start.offset=").and_then(|offset| offset.parse().ok());
+        let mut lines = text.lines();
+        let mut offset = |name: &str| lines.next()?.strip_prefix(name)?.parse().ok().map(Offset);
+        let moved = offset("log.start.offset=")
+            .and_then(|log_start| Some(Moved { log_start, log_end: offset("log.end.offset=")? }));
         // It was written whole or not at all.
-        offset.map(|offset| Some(Offset(offset))).ok_or_else(|| DirError::Properties {
+        moved.map(Some).ok_or_else(|| DirError::Properties {
             path,
-            problem: format!("`{}` is no log start", text.trim()),
+            problem: format!("`{}` is no log start and end", text.trim()),
         })
     }
 }
@@ -110,14 +114,19 @@ mod tests {
         assert_eq!((&found.futures[0].dir, found.futures[0].topic_id), (&future, Some(topic_id)));
         assert_eq!(found.futures[0].moved, None);
 
-        dir.note_moved(&future, Offset(7)).unwrap();
+        let moved = Moved { log_start: Offset(7), log_end: Offset(9) };
+        dir.note_moved(&future, moved).unwrap();
         files.crash(Crash::Machine);
-        assert_eq!(open().1.futures[0].moved, Some(Offset(7)));
+        assert_eq!(open().1.futures[0].moved, Some(moved));
         let live = dir.promote(&future, &name).unwrap();
         files.crash(Crash::Machine);
         let found = open().1;
         assert!(found.futures.is_empty());
-        assert_eq!((&found.partitions[0].dir, found.partitions[0].moved), (&live, Some(Offset(7))));
+        assert_eq!((&found.partitions[0].dir, found.partitions[0].moved), (&live, Some(moved)));
+        assert_eq!(
+            (found.partitions[0].first_offset(), found.partitions[0].durable_to()),
+            (Offset(7), Offset(9))
+        );
         dir.forget_moved(&live).unwrap();
         dir.forget_moved(&live).unwrap();
         files.crash(Crash::Machine);

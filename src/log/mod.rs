@@ -58,7 +58,9 @@ pub use checkpoint::CheckpointError;
 pub use clean::{
     Clean, CleanError, CleanFigures, CleanSettings, CleanStep, Cleanable, Cleaned, FirstTimestampJob,
 };
-pub use dir::{Checkpoint, DirError, DirLock, DirectoryId, Found, FoundPartition, LogDir, MetaProperties};
+pub use dir::{
+    Checkpoint, DirError, DirLock, DirectoryId, Found, FoundPartition, LogDir, MetaProperties, Moved,
+};
 pub use epochs::EpochStart;
 pub use error::{Fault, LogError, ReadError};
 pub use flush::{FlushJob, FlushOutcome};
@@ -68,7 +70,7 @@ pub use preallocation::Preallocation;
 pub use prepare::{PrepareJob, PrepareOutcome};
 pub use producers::{Origin, ProducerDescription};
 pub use read::{Read, ReadJob, ReadOutcome, ReadPlan, ReadRequest};
-pub use recovery::{OpenError, OpenOptions};
+pub use recovery::{Gaps, OpenError, OpenOptions};
 pub use reserve::Reserve;
 pub use scrub::{ScrubFinding, ScrubJob, ScrubOutcome, ScrubPosition};
 pub use segment::{FileRange, OffsetMetadata, SegmentFile, TimestampOffset};

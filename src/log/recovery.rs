@@ -42,8 +42,18 @@ pub struct OpenOptions {
     pub log_start: Offset,
     /// From `cleaner-offset-checkpoint`; `None` if it has no entry.
     pub cleaned: Option<Offset>,
+    pub gaps: Gaps,
     /// The log directory had the clean-shutdown marker.
     pub clean: bool,
+}
+
+/// Where a log may have gaps between its segments. Only compaction makes them, below a recovery point that was saved
+/// before it began; what is missing above was lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Gaps {
+    BelowRecoveryPoint,
+    /// The saved recovery point is lost: in a compacted log every gap is believed.
+    Anywhere,
 }
 
 /// Why a log could not be opened.
@@ -70,7 +80,8 @@ impl OpenError {
 impl<F: Files> Log<F> {
     /// *File thread.* Opens the log in `options.dir`, an empty one if there is none, and repairs it.
     pub fn open(context: &Arc<LogContext<F>>, options: OpenOptions, now: Now) -> Result<Log<F>, OpenError> {
-        let OpenOptions { dir, topic_partition, config, recovery_point, log_start, cleaned, clean } = options;
+        let OpenOptions { dir, topic_partition, config, recovery_point, log_start, cleaned, gaps, clean } =
+            options;
         let files = &context.files;
         create_dir(files, &dir)?;
         let Listing { logs, mut snapshots, transaction_indexes } = tidy::tidy(files, &dir)?;
@@ -82,7 +93,11 @@ impl<F: Files> Log<F> {
             dir: &dir,
             config: &config,
             trusted,
-            cleaned,
+            gaps_below: match gaps {
+                Gaps::Anywhere if config.cleanup_policy.compact => Offset(i64::MAX),
+                // The policy may have been another one when the log was cleaned.
+                _ => cleaned.map_or(recovery_point, |cleaned| cleaned.max(recovery_point)),
+            },
             clean: clean && !epochs_lost,
             wall: now.wall,
             transaction_indexes: &transaction_indexes,
@@ -188,7 +203,8 @@ pub(super) struct Loader<'a, F: Files> {
     config: &'a LogConfig,
     /// What lies below was on the disk.
     trusted: Offset,
-    cleaned: Option<Offset>,
+    /// Compaction may have taken what is missing below.
+    gaps_below: Offset,
     clean: bool,
     wall: Timestamp,
     /// Segments that have the file.
@@ -228,12 +244,9 @@ impl<F: Files> Loader<'_, F> {
         Ok(segments)
     }
 
-    /// Whether a segment is missing before `base`; below the recovery point and after compaction gaps are right.
+    /// Whether records are missing before `base` that compaction has not taken, or are there twice.
     fn is_gap(&self, expected: Offset, base: Offset) -> bool {
-        // The policy may have been another one when the log was cleaned.
-        let compacted =
-            self.config.cleanup_policy.compact || self.cleaned.is_some_and(|cleaned| base <= cleaned);
-        expected > base || (expected < base && !compacted && !self.clean && base > self.trusted)
+        expected > base || (expected < base && !self.clean && base > self.gaps_below)
     }
 
     /// A segment that nothing was appended to since it was on the disk.

@@ -182,14 +182,14 @@ impl<F: Files, T> Partition<F, T> {
         Ok(self.advance_high_watermark(committed))
     }
 
-    /// What compaction can clean of the log.
-    pub fn cleanable(&self, now: Now) -> Option<Cleanable> {
-        self.log.cleanable(self.last_stable(), now)
+    /// What compaction can clean of the log, when the checkpoint file has the recovery point `saved`.
+    pub fn cleanable(&self, saved: Offset, now: Now) -> Option<Cleanable> {
+        self.log.cleanable(self.last_stable().min(saved), now)
     }
 
     /// Begins to clean the log; `None`: there is nothing to clean.
-    pub fn start_clean(&self, settings: CleanSettings, now: Now) -> Option<Box<Clean<F>>> {
-        self.log.start_clean(self.last_stable(), settings, now)
+    pub fn start_clean(&self, saved: Offset, settings: CleanSettings, now: Now) -> Option<Box<Clean<F>>> {
+        self.log.start_clean(self.last_stable().min(saved), settings, now)
     }
 
     /// Takes what a [`PrepareJob`](crate::log::PrepareJob) provided: what is queued may have its turn. An error takes the directory

@@ -1,115 +1,431 @@
-//! The checkpoint files of the log directories: every shard tells its offsets, one writes the files.
+//! The checkpoint files of the log directories. Every shard tells what has changed of its replicas' offsets since it
+//! told last; a file thread keeps what all have told, and writes the files in which something has changed. Nothing is
+//! written where nothing happens.
 
+use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::Shard;
 use super::directories::Directories;
-use super::messages::{CheckpointEntry, Reply, Request};
+use super::mesh::ReplyTo;
+use super::messages::{CheckpointEntry, CheckpointOffsets, Reply, Request};
+use super::placement::PartitionKey;
+use super::replica::Replica;
 use crate::base::{Offset, TopicPartition};
-use crate::log::{Checkpoint, DirError};
+use crate::io::Files;
+use crate::io::runtime::{Queue, spawn, yield_if_needed};
+use crate::log::{Checkpoint, DirError, LogDir};
 
 /// Which of an entry's offsets a checkpoint file holds.
-type OffsetOf = fn(&CheckpointEntry) -> Option<Offset>;
+type OffsetOf = fn(&CheckpointOffsets) -> Option<Offset>;
 
-impl Shard {
-    pub(super) fn checkpoint_entries(&self) -> Vec<CheckpointEntry> {
-        let replicas = self.replicas.borrow();
-        let entries = replicas.values().filter_map(|replica| {
-            let live = replica.with(|partition| CheckpointEntry {
-                directory: replica.directory(),
-                topic_partition: replica.topic_partition.clone(),
-                recovery_point: partition.log().recovery_point(),
-                high_watermark: partition.high_watermark(),
-                log_start: partition.log().log_start(),
-                cleaned: partition.log().cleaned(),
-            });
-            live.ok().or_else(|| replica.found_entry())
-        });
-        let copies = replicas.values().filter_map(|replica| {
-            replica.moving().map(|moving| moving.checkpoint_entry(&replica.topic_partition))
-        });
-        entries.chain(copies).collect()
+const FILES: [(Checkpoint, OffsetOf); 4] = [
+    (Checkpoint::RecoveryPoint, |offsets| Some(offsets.recovery_point)),
+    (Checkpoint::HighWatermark, |offsets| Some(offsets.high_watermark)),
+    (Checkpoint::LogStart, |offsets| Some(offsets.log_start)),
+    (Checkpoint::Cleaner, |offsets| offsets.cleaned),
+];
+
+/// What the checkpoint files hold, and what is on its way there.
+pub(super) struct Checkpoints {
+    told: Mutex<ToldChanges>,
+    /// Held while files are written: for file threads only.
+    files: Mutex<CheckpointFiles>,
+    /// By directory: what was told before this turn is in its files.
+    saved: Vec<AtomicU64>,
+}
+
+/// What the shards have told since a file thread took it last.
+#[derive(Default)]
+struct ToldChanges {
+    /// How often it was taken.
+    turn: u64,
+    changes: Vec<Change>,
+}
+
+/// News of one partition in one directory.
+struct Change {
+    directory: usize,
+    topic_partition: TopicPartition,
+    /// Tells a partition from a later one of its name.
+    key: PartitionKey,
+    /// `None`: it is not there any more.
+    offsets: Option<CheckpointOffsets>,
+}
+
+struct CheckpointFiles {
+    /// They were written for the last time.
+    is_final: bool,
+    directories: Vec<DirectoryOffsets>,
+}
+
+/// The lines of a directory's files.
+struct DirectoryOffsets {
+    /// `None` for the key: the partition was never opened.
+    partitions: BTreeMap<TopicPartition, (Option<PartitionKey>, CheckpointOffsets)>,
+    /// In the order of [`FILES`]: the file lacks something, or was not written by this process.
+    changed: [bool; FILES.len()],
+}
+
+impl Checkpoints {
+    pub fn new(directories: usize) -> Self {
+        let lines = (0..directories).map(|_| DirectoryOffsets::new());
+        Self {
+            told: Mutex::default(),
+            files: Mutex::new(CheckpointFiles { is_final: false, directories: lines.collect() }),
+            saved: (0..directories).map(|_| AtomicU64::new(0)).collect(),
+        }
     }
 
-    /// Gathers the offsets of all shards and writes every directory's checkpoint files, on a file thread.
-    pub async fn write_checkpoints(self: &Rc<Self>) {
-        let turn = self.settings.directories.begin_checkpoints();
-        let replies = self.ask_all(|| Request::Checkpoint).await;
-        let mut entries = Vec::new();
-        for reply in replies {
-            if let Reply::Checkpoint(mut part) = reply {
-                entries.append(&mut part);
-            }
+    /// The turn that it was told in.
+    fn tell(&self, change: Change) -> u64 {
+        let mut told = lock(&self.told);
+        told.changes.push(change);
+        told.turn
+    }
+
+    /// Whether what was told in the turn is in the directory's files.
+    fn has_saved(&self, directory: usize, turn: u64) -> bool {
+        self.saved.get(directory).is_some_and(|saved| turn < saved.load(Ordering::Acquire))
+    }
+}
+
+/// What was last told of a replica, or of a copy of one on its way to another directory.
+#[derive(Default)]
+pub(super) struct Told(Cell<Option<LastTold>>);
+
+#[derive(Clone, Copy)]
+struct LastTold {
+    directory: usize,
+    offsets: CheckpointOffsets,
+    turn: u64,
+    /// The recovery point that the file had before.
+    saved_before: Offset,
+}
+
+impl Told {
+    /// Tells the offsets if they are others than the last time.
+    fn tell(
+        &self,
+        checkpoints: &Checkpoints,
+        replica: &Replica,
+        directory: usize,
+        offsets: CheckpointOffsets,
+    ) {
+        let last = self.0.get().filter(|last| last.directory == directory);
+        if last.is_some_and(|last| last.offsets == offsets) {
+            return;
         }
-        let directories = self.settings.directories.clone();
-        let written = directories
-            .threads
-            .run("checkpoints", {
-                let directories = directories.clone();
-                move || write_checkpoints(&directories, turn, &entries)
-            })
-            .await;
-        if let Err(error) = written {
-            tracing::error!("the checkpoint files were not written: {error}");
+        if last.is_none() {
+            self.withdraw(checkpoints, replica);
+        }
+        let turn = checkpoints.tell(Change {
+            directory,
+            topic_partition: replica.topic_partition.clone(),
+            key: replica.key,
+            offsets: Some(offsets),
+        });
+        let saved_before = last.map_or(Offset::ZERO, |last| last.recovery_point(checkpoints));
+        self.0.set(Some(LastTold { directory, offsets, turn, saved_before }));
+    }
+
+    /// There is nothing more in the directory to tell of.
+    pub fn withdraw(&self, checkpoints: &Checkpoints, replica: &Replica) {
+        if let Some(last) = self.0.take() {
+            checkpoints.tell(Change {
+                directory: last.directory,
+                topic_partition: replica.topic_partition.clone(),
+                key: replica.key,
+                offsets: None,
+            });
+        }
+    }
+
+    /// A recovery point that the directory's file has, or has passed; 0 while it has none.
+    pub fn recovery_point(&self, checkpoints: &Checkpoints, directory: usize) -> Offset {
+        let last = self.0.get().filter(|last| last.directory == directory);
+        last.map_or(Offset::ZERO, |last| last.recovery_point(checkpoints))
+    }
+
+    /// What was last told is of this directory and in its files.
+    pub fn is_saved(&self, checkpoints: &Checkpoints, directory: usize) -> bool {
+        let last = self.0.get().filter(|last| last.directory == directory);
+        last.is_some_and(|last| checkpoints.has_saved(directory, last.turn))
+    }
+}
+
+impl LastTold {
+    fn recovery_point(&self, checkpoints: &Checkpoints) -> Offset {
+        match checkpoints.has_saved(self.directory, self.turn) {
+            true => self.offsets.recovery_point,
+            false => self.saved_before,
         }
     }
 }
 
-/// Writes the checkpoint files of a stopping broker. Offsets that were gathered before, perhaps from half of
-/// the shards, are not written over them any more. Blocks: for a file thread.
+impl Shard {
+    /// Tells what has changed of the offsets of this shard's replicas, then answers.
+    pub(super) fn tell_checkpoints(self: &Rc<Self>, reply_to: ReplyTo) {
+        let shard = self.clone();
+        spawn(Queue::Control, "tell offsets", async move {
+            let keys: Vec<PartitionKey> = shard.replicas.borrow().keys().copied().collect();
+            for key in keys {
+                if let Some(replica) = shard.replica(key) {
+                    shard.tell_offsets(&replica);
+                }
+                yield_if_needed().await;
+            }
+            shard.mesh.push_reply(reply_to, Reply::Done);
+        })
+        .detach();
+    }
+
+    fn tell_offsets(&self, replica: &Replica) {
+        let checkpoints = &self.settings.directories.checkpoints;
+        let live = replica.with(|partition| CheckpointOffsets {
+            recovery_point: partition.log().recovery_point(),
+            high_watermark: partition.high_watermark(),
+            log_start: partition.log().log_start(),
+            cleaned: partition.log().cleaned(),
+        });
+        if let Some(offsets) = live.ok().or_else(|| replica.found_offsets()) {
+            replica.told.tell(checkpoints, replica, replica.directory(), offsets);
+        }
+        if let Some(moving) = replica.moving() {
+            moving.told.tell(checkpoints, replica, moving.directory, moving.offsets());
+        }
+    }
+
+    /// The partition has gone from this shard: so do its lines.
+    pub(super) fn withdraw_offsets(&self, replica: &Replica) {
+        let checkpoints = &self.settings.directories.checkpoints;
+        replica.told.withdraw(checkpoints, replica);
+        if let Some(moving) = replica.moving() {
+            moving.told.withdraw(checkpoints, replica);
+        }
+    }
+
+    /// Has all shards tell what has changed and a file thread write it; false when a file could not be written.
+    pub async fn write_checkpoints(self: &Rc<Self>) -> bool {
+        self.ask_all(|| Request::Checkpoint).await;
+        let directories = self.settings.directories.clone();
+        let threads = directories.threads.clone();
+        let written = threads.run("checkpoints", move || write_checkpoints(&directories)).await;
+        if let Err(error) = &written {
+            tracing::error!("the checkpoint files were not written: {error}");
+        }
+        written.is_ok()
+    }
+}
+
+/// Writes the checkpoint files of a stopping broker. What was told before is not written over them any more. Blocks:
+/// for a file thread.
 ///
 /// # Errors
-/// As [`write_all`].
+/// The first directory's whose files could not be written; the others are written all the same.
 pub fn write_last_checkpoints(
     directories: &Directories,
     entries: &[CheckpointEntry],
 ) -> Result<(), DirError> {
-    let mut writes = directories.lock_checkpoints();
-    writes.is_final = true;
-    write_all(directories, entries)
+    let mut files = lock(&directories.checkpoints.files);
+    files.is_final = true;
+    files.directories.iter_mut().for_each(|lines| *lines = DirectoryOffsets::new());
+    for CheckpointEntry { directory, topic_partition, offsets } in entries {
+        if let Some(lines) = files.directories.get_mut(*directory) {
+            lines.partitions.insert(topic_partition.clone(), (None, *offsets));
+        }
+    }
+    write_all(directories, &mut files, None)
 }
 
-fn write_checkpoints(
-    directories: &Directories,
-    turn: u64,
-    entries: &[CheckpointEntry],
-) -> Result<(), DirError> {
-    let mut writes = directories.lock_checkpoints();
-    if writes.is_final || turn < writes.written {
+fn write_checkpoints(directories: &Directories) -> Result<(), DirError> {
+    let mut files = lock(&directories.checkpoints.files);
+    if files.is_final {
         return Ok(());
     }
-    writes.written = turn;
-    write_all(directories, entries)
+    let (turn, changes) = {
+        let mut told = lock(&directories.checkpoints.told);
+        told.turn += 1;
+        (told.turn, std::mem::take(&mut told.changes))
+    };
+    for change in changes {
+        // One that was never opened has no files.
+        if let Some(lines) = files.directories.get_mut(change.directory) {
+            lines.apply(change);
+        }
+    }
+    write_all(directories, &mut files, Some(turn))
 }
 
-/// Writes the checkpoint files of every directory that serves.
-///
-/// # Errors
-/// The first directory's whose files could not be written; the others are written all the same.
-fn write_all(directories: &Directories, entries: &[CheckpointEntry]) -> Result<(), DirError> {
+/// Writes what has changed in the directories that serve; then what was told before `turn` is saved there.
+fn write_all(
+    directories: &Directories,
+    files: &mut CheckpointFiles,
+    turn: Option<u64>,
+) -> Result<(), DirError> {
     let mut result = Ok(());
-    for (index, directory) in directories.list.iter().enumerate() {
-        if directories.has_failed(index) {
+    for (number, lines) in files.directories.iter_mut().enumerate() {
+        if directories.has_failed(number) {
             continue;
         }
-        let files: [(Checkpoint, OffsetOf); 4] = [
-            (Checkpoint::RecoveryPoint, |entry| Some(entry.recovery_point)),
-            (Checkpoint::HighWatermark, |entry| Some(entry.high_watermark)),
-            (Checkpoint::LogStart, |entry| Some(entry.log_start)),
-            (Checkpoint::Cleaner, |entry| entry.cleaned),
-        ];
-        for (kind, offset) in files {
-            let here = entries.iter().filter(|entry| entry.directory == index);
-            let lines: Vec<(TopicPartition, Offset)> =
-                here.filter_map(|entry| Some((entry.topic_partition.clone(), offset(entry)?))).collect();
-            // Where nothing was ever cleaned there is no file to be written again and again.
-            if kind == Checkpoint::Cleaner && lines.is_empty() && !directory.log_dir.has_checkpoint(kind) {
-                continue;
-            }
-            if let Err(error) = directory.log_dir.write_checkpoint(kind, &lines) {
-                result = result.and(Err(error));
-            }
+        match (lines.write(&directories.list[number].log_dir), turn) {
+            (Ok(()), Some(turn)) => directories.checkpoints.saved[number].store(turn, Ordering::Release),
+            (Ok(()), None) => {}
+            (Err(error), _) => result = result.and(Err(error)),
         }
     }
     result
+}
+
+impl DirectoryOffsets {
+    fn new() -> Self {
+        Self { partitions: BTreeMap::new(), changed: [true; FILES.len()] }
+    }
+
+    fn apply(&mut self, change: Change) {
+        let Change { topic_partition, key, offsets, .. } = change;
+        let known = self.partitions.get(&topic_partition).copied();
+        match offsets {
+            Some(offsets) => {
+                self.partitions.insert(topic_partition, (Some(key), offsets));
+            }
+            // A later partition of the name has come before the news of the earlier one's end.
+            None if known.is_none_or(|(known, _)| known != Some(key)) => return,
+            None => {
+                self.partitions.remove(&topic_partition);
+            }
+        }
+        for (changed, (_, offset)) in self.changed.iter_mut().zip(FILES) {
+            *changed |= known.and_then(|(_, known)| offset(&known)) != offsets.and_then(|new| offset(&new));
+        }
+    }
+
+    fn write<F: Files>(&mut self, log_dir: &LogDir<F>) -> Result<(), DirError> {
+        let mut result = Ok(());
+        for (changed, (kind, offset)) in self.changed.iter_mut().zip(FILES) {
+            if !*changed {
+                continue;
+            }
+            let lines = self.partitions.iter();
+            let lines: Vec<(TopicPartition, Offset)> =
+                lines.filter_map(|(name, (_, offsets))| Some((name.clone(), offset(offsets)?))).collect();
+            // Where nothing was ever cleaned there is no file to be written.
+            let is_needed = kind != Checkpoint::Cleaner || !lines.is_empty() || log_dir.has_checkpoint(kind);
+            let written = if is_needed { log_dir.write_checkpoint(kind, &lines) } else { Ok(()) };
+            *changed = written.is_err();
+            result = result.and(written);
+        }
+        result
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::base::{BrokerId, PartitionIndex, TopicId};
+    use crate::io::mem::{Fault, MemFiles, Operation};
+    use crate::log::FoundPartition;
+
+    fn change(topic: u128, recovery_point: Option<i64>, log_start: i64) -> Change {
+        Change {
+            directory: 0,
+            topic_partition: TopicPartition::new("t", PartitionIndex(0)),
+            key: PartitionKey { topic: TopicId(uuid::Uuid::from_u128(topic)), partition: PartitionIndex(0) },
+            offsets: recovery_point.map(|recovery_point| CheckpointOffsets {
+                recovery_point: Offset(recovery_point),
+                high_watermark: Offset(9),
+                log_start: Offset(log_start),
+                cleaned: None,
+            }),
+        }
+    }
+
+    fn open(files: &MemFiles) -> (LogDir<MemFiles>, Vec<FoundPartition>) {
+        let (dir, found) = LogDir::open(files.clone(), Path::new("/data"), "c", BrokerId(1)).unwrap();
+        (dir, found.partitions)
+    }
+
+    #[test]
+    fn only_files_in_which_something_changed_are_written() {
+        let files = MemFiles::new(1);
+        let (dir, _) = open(&files);
+        let name = TopicPartition::new("t", PartitionIndex(0));
+        dir.create_partition(&name, TopicId(uuid::Uuid::from_u128(1))).unwrap();
+        let mut lines = DirectoryOffsets::new();
+        let operations = |lines: &mut DirectoryOffsets| {
+            let before = files.operations();
+            lines.write(&dir).unwrap();
+            files.operations() - before
+        };
+        lines.apply(change(1, Some(5), 2));
+        let three = operations(&mut lines);
+        assert!(three > 0);
+        assert_eq!(operations(&mut lines), 0);
+        lines.apply(change(1, Some(5), 2));
+        assert_eq!(operations(&mut lines), 0, "the same again");
+        lines.apply(change(1, Some(6), 2));
+        let one = operations(&mut lines);
+        assert!(0 < one && one < three / 2, "{one} of {three}");
+        let found = open(&files).1.remove(0);
+        assert_eq!(
+            (found.recovery_point, found.log_start, found.high_watermark),
+            (Offset(6), Offset(2), Offset(9))
+        );
+        lines.apply(change(2, None, 0));
+        assert_eq!(operations(&mut lines), 0, "the end of an earlier partition of the name");
+        lines.apply(change(1, None, 0));
+        assert!(operations(&mut lines) > one);
+        assert_eq!(open(&files).1[0].recovery_point, Offset::ZERO);
+    }
+
+    #[test]
+    fn a_file_that_could_not_be_written_is_written_the_next_time() {
+        let files = MemFiles::new(1);
+        let (dir, _) = open(&files);
+        let mut lines = DirectoryOffsets::new();
+        lines.write(&dir).unwrap();
+        lines.apply(change(1, Some(5), 2));
+        let error = rustix::io::Errno::NOSPC;
+        files.set_fault(Some(Fault { operation: Some(Operation::Write), after: 1, error, sticky: true }));
+        assert!(lines.write(&dir).is_err());
+        files.set_fault(None);
+        let before = files.operations();
+        lines.write(&dir).unwrap();
+        assert!(files.operations() > before);
+        assert_eq!(lines.changed, [false; FILES.len()]);
+    }
+
+    #[test]
+    fn a_recovery_point_counts_once_it_is_saved() {
+        let checkpoints = Checkpoints::new(1);
+        let take = || {
+            let mut told = lock(&checkpoints.told);
+            told.turn += 1;
+            told.turn
+        };
+        let first = checkpoints.tell(change(1, Some(5), 0));
+        let turn = take();
+        assert!(!checkpoints.has_saved(0, first));
+        let second = checkpoints.tell(change(1, Some(6), 0));
+        checkpoints.saved[0].store(turn, Ordering::Release);
+        assert!(checkpoints.has_saved(0, first) && !checkpoints.has_saved(0, second));
+        let offsets = |recovery_point| CheckpointOffsets {
+            recovery_point: Offset(recovery_point),
+            high_watermark: Offset(9),
+            log_start: Offset(0),
+            cleaned: None,
+        };
+        let last = |turn| LastTold { directory: 0, offsets: offsets(6), turn, saved_before: Offset(5) };
+        assert_eq!(last(first).recovery_point(&checkpoints), Offset(6));
+        assert_eq!(last(second).recovery_point(&checkpoints), Offset(5));
+    }
 }

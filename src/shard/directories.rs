@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::checkpoint::Checkpoints;
 use super::cleaner::Cleaner;
 use super::commit::CommitService;
-use super::messages::CheckpointEntry;
+use super::messages::{CheckpointEntry, CheckpointOffsets};
 use super::space::Space;
 use crate::base::clock::Timestamp;
 use crate::base::{TopicId, TopicPartition, fatal};
@@ -55,20 +56,8 @@ pub struct Directories {
     unclean: Vec<AtomicBool>,
     /// The broker is to end: no log is opened any more, and recovery gives up.
     stopping: Arc<AtomicBool>,
-    /// Held while the checkpoint files are written.
-    checkpoints: Mutex<CheckpointWrites>,
-    /// Given out to whoever begins to gather offsets for the checkpoint files.
-    checkpoint_turns: AtomicU64,
+    pub(super) checkpoints: Checkpoints,
     pub(super) counters: DiskCounters,
-}
-
-/// What the checkpoint files hold.
-#[derive(Default)]
-pub(super) struct CheckpointWrites {
-    /// The turn whose offsets they are.
-    pub written: u64,
-    /// They were written for the last time.
-    pub is_final: bool,
 }
 
 /// Figures of all directories that are not a shard's.
@@ -121,15 +110,18 @@ pub struct StartEntry {
 
 impl From<StartEntry> for CheckpointEntry {
     fn from(entry: StartEntry) -> Self {
-        let log_start = entry.found.first_offset();
-        let FoundPartition { topic_partition, recovery_point, high_watermark, cleaned, .. } = entry.found;
+        let offsets = CheckpointOffsets::from(&entry.found);
+        Self { directory: entry.directory, topic_partition: entry.found.topic_partition, offsets }
+    }
+}
+
+impl From<&FoundPartition> for CheckpointOffsets {
+    fn from(found: &FoundPartition) -> Self {
         Self {
-            directory: entry.directory,
-            topic_partition,
-            recovery_point,
-            high_watermark,
-            log_start,
-            cleaned,
+            recovery_point: found.durable_to(),
+            high_watermark: found.high_watermark,
+            log_start: found.first_offset(),
+            cleaned: found.cleaned,
         }
     }
 }
@@ -216,6 +208,7 @@ impl Directories {
         let (failed, failing, unclean) = (flags(), flags(), flags());
         let cleaner = Cleaner::new(list.len());
         let partitions = Mutex::new(vec![0; list.len()]);
+        let checkpoints = Checkpoints::new(list.len());
         Self {
             list,
             never_opened,
@@ -230,19 +223,9 @@ impl Directories {
             failing,
             unclean,
             stopping,
-            checkpoints: Mutex::default(),
-            checkpoint_turns: AtomicU64::new(0),
+            checkpoints,
             counters: DiskCounters::default(),
         }
-    }
-
-    /// Before the offsets are gathered: older ones are not written over what a later turn has gathered.
-    pub(super) fn begin_checkpoints(&self) -> u64 {
-        self.checkpoint_turns.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    pub(super) fn lock_checkpoints(&self) -> MutexGuard<'_, CheckpointWrites> {
-        self.checkpoints.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn path(&self, directory: usize) -> &Path {

@@ -8,6 +8,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::Shard;
+use super::placement::PartitionKey;
 use super::replica::Replica;
 use crate::base::clock::{self, Monotonic};
 use crate::base::fatal;
@@ -267,8 +268,9 @@ impl Shard {
         if !(retention || producers || upkeep) {
             return;
         }
-        let replicas: Vec<Rc<Replica>> = self.replicas.borrow().values().cloned().collect();
-        for replica in replicas {
+        let keys: Vec<PartitionKey> = self.replicas.borrow().keys().copied().collect();
+        for key in keys {
+            let Some(replica) = self.replica(key) else { continue };
             if retention || producers {
                 // A closed or offline replica has nothing to sweep.
                 let _ = replica.with(|partition| {

@@ -10,17 +10,17 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 
 use super::Shard;
-use super::directories::{Directories, StartEntry};
+use super::directories::{Directories, Directory, StartEntry};
 use super::mesh::ReplyTo;
-use super::messages::{CheckpointEntry, Reply};
+use super::messages::{CheckpointEntry, CheckpointOffsets, Reply};
 use super::moves;
 use super::placement::PartitionKey;
 use super::replica::{Replica, ReplicaState};
-use crate::base::{LeaderEpoch, Offset, PartitionIndex, TopicPartition, clock};
+use crate::base::{LeaderEpoch, Offset, PartitionIndex, TopicId, TopicPartition, clock};
 use crate::config::{Durability, LogConfig};
 use crate::io::os::OsFiles;
 use crate::io::runtime::{Queue, spawn, yield_if_needed};
-use crate::log::{DirError, Fault, Log, LogDir, OpenOptions};
+use crate::log::{DirError, Fault, Gaps, Log, LogDir, OpenOptions};
 use crate::metadata::{ConfigResource, Image, PartitionImage, TopicImage};
 use crate::partition::Partition;
 use crate::wire::ErrorCode;
@@ -221,8 +221,12 @@ impl Shard {
                 let epoch = epoch.unwrap_or(LeaderEpoch(0));
                 let mut partition = Partition::lead(log, replica.key.topic, epoch, config, durability);
                 partition.share_slots(self.slots.clone());
+                let dir = partition.log().dir().to_path_buf();
                 replica.go_online(partition);
                 self.look_for_jobs(replica);
+                if source.was_moved() {
+                    self.forget_move_later(replica.clone(), dir);
+                }
                 if let Some(future) = source.future_of_current() {
                     self.start_move(replica, future.directory, Some(future.clone()));
                 }
@@ -272,6 +276,7 @@ impl Shard {
 
     async fn delete(self: &Rc<Self>, key: PartitionKey) {
         let Some(replica) = self.replicas.borrow_mut().remove(&key) else { return };
+        self.withdraw_offsets(&replica);
         self.forget_unflushed(&replica);
         let mut delay = Duration::ZERO;
         // Without one it could not be opened; its files go all the same.
@@ -371,7 +376,12 @@ impl Shard {
         self.forget_unflushed(&replica);
         let Some(mut partition) = replica.take(ReplicaState::Closed) else {
             self.settings.directories.mark_unclean(replica.directory());
-            return replica.found_entry();
+            let found = replica.found_offsets();
+            return found.map(|offsets| CheckpointEntry {
+                directory: replica.directory(),
+                topic_partition: replica.topic_partition.clone(),
+                offsets,
+            });
         };
         let mut committed = Vec::new();
         partition.fail_all(ErrorCode::NotLeaderOrFollower, &mut committed);
@@ -400,10 +410,7 @@ impl Shard {
         Some(CheckpointEntry {
             directory: replica.directory(),
             topic_partition: replica.topic_partition.clone(),
-            recovery_point,
-            high_watermark,
-            log_start,
-            cleaned,
+            offsets: CheckpointOffsets { recovery_point, high_watermark, log_start, cleaned },
         })
     }
 }
@@ -423,6 +430,11 @@ struct Source {
 }
 
 impl Source {
+    /// A move that has ended has left its note.
+    fn was_moved(&self) -> bool {
+        [&self.same, &self.future].into_iter().flatten().any(|entry| entry.found.moved.is_some())
+    }
+
     /// The copy of a move that is to go on.
     fn future_of_current(&self) -> Option<&StartEntry> {
         self.future.as_ref().filter(|future| self.same.is_some() && future.found.moved.is_none())
@@ -462,37 +474,54 @@ impl Opening {
             }
             (same, _) => same,
         };
-        if let Some(entry) = &current
-            && entry.found.moved.is_some_and(|moved| moved <= entry.found.log_start)
-        {
+        let Some(entry) = current else {
+            // Left by a deletion or a creation that failed: a new topic must not inherit its records.
+            put_aside(&home.log_dir, &topic_partition)?;
+            return create(home, topic_partition, key.topic, config);
+        };
+        if entry.found.is_note_in_checkpoints() {
             home.log_dir.forget_moved(&entry.found.dir)?;
         }
-        let options = match current {
-            Some(entry) => OpenOptions {
-                log_start: entry.found.first_offset(),
-                dir: entry.found.dir,
-                topic_partition,
-                config,
-                recovery_point: entry.found.recovery_point,
-                cleaned: entry.found.cleaned,
-                clean: entry.clean,
-            },
-            None => {
-                // Left by a deletion or a creation that failed: a new topic must not inherit its records.
-                put_aside(&home.log_dir, &topic_partition)?;
-                OpenOptions {
-                    dir: home.log_dir.create_partition(&topic_partition, key.topic)?,
-                    topic_partition,
-                    config,
-                    recovery_point: Offset::ZERO,
-                    log_start: Offset::ZERO,
-                    cleaned: None,
-                    clean: true,
-                }
-            }
+        let options = OpenOptions {
+            log_start: entry.found.first_offset(),
+            recovery_point: entry.found.durable_to(),
+            dir: entry.found.dir,
+            topic_partition,
+            config,
+            cleaned: entry.found.cleaned,
+            gaps: entry.found.gaps,
+            clean: entry.clean,
         };
         Ok(Log::open(&home.context, options, clock::now())?)
     }
+}
+
+/// Makes the log of a new partition, or leaves nothing behind. Blocks: for a file thread.
+fn create(
+    home: &Directory,
+    topic_partition: TopicPartition,
+    topic: TopicId,
+    config: Arc<LogConfig>,
+) -> Result<Log<OsFiles>, OpenFailure> {
+    let dir = home.log_dir.partition_dir(&topic_partition);
+    let options = OpenOptions {
+        dir: dir.clone(),
+        topic_partition: topic_partition.clone(),
+        config,
+        recovery_point: Offset::ZERO,
+        log_start: Offset::ZERO,
+        cleaned: None,
+        gaps: Gaps::BelowRecoveryPoint,
+        clean: true,
+    };
+    let made = home.log_dir.create_partition(&topic_partition, topic).map_err(OpenFailure::from);
+    let opened = made.and_then(|_| Ok(Log::open(&home.context, options, clock::now())?));
+    if opened.is_err()
+        && let Err(left) = home.log_dir.remove_deleted(&dir)
+    {
+        tracing::warn!("what was made of a new partition is still there: {left}");
+    }
+    opened
 }
 
 /// Renames what has the name of a partition that is to be made: `-stray`, for whoever may want it back.

@@ -36,7 +36,7 @@ pub enum Request {
     DirectoryFailed(usize),
     /// The replicas that are not served because of their disk.
     LostReplicas,
-    /// Offsets for the checkpoint files.
+    /// Tells the offsets that have changed, for the checkpoint files.
     Checkpoint,
     /// Which logs are dirty.
     FindCleanable,
@@ -58,6 +58,7 @@ pub enum Reply {
     AlterDirectories(Vec<Result<(), ErrorCode>>),
     Producers(Vec<Result<Vec<ProducerDescription>, ErrorCode>>),
     LogSizes(Vec<LogSize>),
+    /// To a stop: what the checkpoint files are to say.
     Checkpoint(Vec<CheckpointEntry>),
     Cleanable(CleanableLogs),
     Cleaned(CleanEnd),
@@ -225,6 +226,12 @@ pub struct LogSize {
 pub struct CheckpointEntry {
     pub directory: usize,
     pub topic_partition: TopicPartition,
+    pub offsets: CheckpointOffsets,
+}
+
+/// What the checkpoint files say of one partition.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CheckpointOffsets {
     pub recovery_point: Offset,
     pub high_watermark: Offset,
     pub log_start: Offset,

@@ -329,9 +329,7 @@ impl Shard {
                 self.mesh.push_reply(reply_to, Reply::Producers(producers));
             }
             Request::LogSizes => self.mesh.push_reply(reply_to, Reply::LogSizes(self.log_sizes())),
-            Request::Checkpoint => {
-                self.mesh.push_reply(reply_to, Reply::Checkpoint(self.checkpoint_entries()))
-            }
+            Request::Checkpoint => self.tell_checkpoints(reply_to),
             Request::FindCleanable => self.find_cleanable(reply_to),
             Request::Clean(request) => self.clean(reply_to, request),
             Request::Publish(image) => self.publish(reply_to, image),

@@ -13,9 +13,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Shard;
+use super::checkpoint::Told;
 use super::directories::{Directories, StartEntry};
 use super::lifecycle::JOB_POLL;
-use super::messages::CheckpointEntry;
+use super::messages::{CheckpointEntry, CheckpointOffsets};
 use super::placement::PartitionKey;
 use super::replica::{Replica, ReplicaState};
 use crate::base::{Offset, TopicPartition, clock};
@@ -24,7 +25,8 @@ use crate::io::FileHandle;
 use crate::io::os::OsFiles;
 use crate::io::runtime::{Queue, spawn};
 use crate::log::{
-    DirError, Fault, FileRange, Log, LogError, OpenError, OpenOptions, Read, ReadError, ReadRequest,
+    DirError, Fault, FileRange, Gaps, Log, LogError, Moved, OpenError, OpenOptions, Read, ReadError,
+    ReadRequest,
 };
 use crate::wire::ErrorCode;
 
@@ -36,6 +38,9 @@ const UNFLUSHED_BYTES_MAX: u64 = 32 << 20;
 
 /// How often a move looks whether the cleaning that was under way is given up.
 const CLEANING_POLL: Duration = Duration::from_millis(10);
+
+/// How often the note of a move that has ended looks whether it is still needed.
+const SAVED_POLL: Duration = Duration::from_millis(500);
 
 /// A move that a full disk refuses is tried again after this.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -52,6 +57,8 @@ pub(super) struct Move {
     /// The copy is closed and stays for the next start.
     ended: Cell<bool>,
     progress: Cell<Progress>,
+    /// What the checkpoint files are to say of the copy.
+    pub(super) told: Told,
 }
 
 /// How far a copy is.
@@ -72,6 +79,7 @@ impl Move {
             next: Cell::new(None),
             ended: Cell::new(false),
             progress: Cell::default(),
+            told: Told::default(),
         })
     }
 
@@ -88,10 +96,13 @@ impl Move {
     }
 
     pub(super) fn checkpoint_entry(&self, topic_partition: &TopicPartition) -> CheckpointEntry {
+        let topic_partition = topic_partition.clone();
+        CheckpointEntry { directory: self.directory, topic_partition, offsets: self.offsets() }
+    }
+
+    pub(super) fn offsets(&self) -> CheckpointOffsets {
         let Progress { recovery_point, log_start, log_end, .. } = self.progress.get();
-        CheckpointEntry {
-            directory: self.directory,
-            topic_partition: topic_partition.clone(),
+        CheckpointOffsets {
             recovery_point,
             high_watermark: log_end,
             log_start,
@@ -178,6 +189,30 @@ impl Shard {
         Ok(())
     }
 
+    /// Removes the note of a move that has ended in `dir`, once what it tells is in the directory's checkpoint files.
+    pub(super) fn forget_move_later(self: &Rc<Self>, replica: Rc<Replica>, dir: PathBuf) {
+        let shard = self.clone();
+        spawn(Queue::Back, "moved replica", async move {
+            let (directories, directory) = (shard.settings.directories.clone(), replica.directory());
+            while !replica.told.is_saved(&directories.checkpoints, directory) {
+                shard.sleep_in_background(SAVED_POLL).await;
+                // The next start finds the note otherwise, and goes by it.
+                let is_there = replica.with(|partition| partition.log().dir() == dir);
+                if is_there != Ok(true) || shard.is_stopping() || directories.has_failed(directory) {
+                    return;
+                }
+            }
+            let threads = directories.threads.clone();
+            let forgotten = threads
+                .run("forget move", move || directories.list[directory].log_dir.forget_moved(&dir))
+                .await;
+            if let Err(error) = forgotten {
+                tracing::warn!("the note of a move is still there: {error}");
+            }
+        })
+        .detach();
+    }
+
     /// Starts a move, or goes on with the one whose copy the start has found.
     pub(super) fn start_move(self: &Rc<Self>, replica: &Rc<Replica>, to: usize, found: Option<StartEntry>) {
         let under_way = Move::to(to);
@@ -219,6 +254,7 @@ impl Mover {
         let stays = matches!(end, End::Left) && !self.directories().has_failed(to);
         if !matches!(end, End::Moved) && !stays {
             self.directories().count_partition(to, -1);
+            self.under_way.told.withdraw(&self.directories().checkpoints, &self.replica);
         }
         match end {
             End::Moved => tracing::info!(partition = %name, to = %path, "the replica has moved"),
@@ -495,21 +531,7 @@ impl Mover {
         shard.release_fetches(replica.key);
         self.directories().threads.drop_later((old.ok().flatten(), new));
         shard.remove_later(from, left, Duration::from_millis(delay.max(0) as u64));
-        // The log start must be in the directory's checkpoint before the note that has it goes.
-        let shard = shard.clone();
-        let to = self.under_way.directory;
-        spawn(Queue::Back, "moved replica", async move {
-            shard.write_checkpoints().await;
-            let directories = shard.settings.directories.clone();
-            let threads = directories.threads.clone();
-            let forgotten =
-                threads.run("forget move", move || directories.list[to].log_dir.forget_moved(&dir)).await;
-            if let Err(error) = forgotten {
-                // The next start finds it and knows better.
-                tracing::warn!("the note of a move is still there: {error}");
-            }
-        })
-        .detach();
+        shard.forget_move_later(replica.clone(), dir);
     }
 
     /// Removes the copy.
@@ -592,6 +614,8 @@ fn open_copy(
             (made.map_err(Failure::Arrive)?, Offset::ZERO, true)
         }
     };
+    // What compaction has left out of the current replica is not saved before the copy is whole: a gap in it is taken
+    // for a loss, and the rest is copied again.
     let is_new = clean && recovery_point == Offset::ZERO;
     let options = OpenOptions {
         dir: dir.clone(),
@@ -601,6 +625,7 @@ fn open_copy(
         // The first segment of a new copy begins there.
         log_start: if is_new { log_start } else { Offset::ZERO },
         cleaned: None,
+        gaps: Gaps::BelowRecoveryPoint,
         clean,
     };
     let mut log = Box::new(Log::open(&home.context, options, clock::now())?);
@@ -646,7 +671,8 @@ fn switch_directories(
     copy: &mut Copy,
 ) -> Result<PathBuf, Failure> {
     let (leave, arrive) = (&directories.list[from].log_dir, &directories.list[to].log_dir);
-    arrive.note_moved(&copy.dir, copy.log.log_start()).map_err(Failure::Arrive)?;
+    let whole = Moved { log_start: copy.log.log_start(), log_end: copy.log.log_end() };
+    arrive.note_moved(&copy.dir, whole).map_err(Failure::Arrive)?;
     let left = match leave.rename_deleted(name) {
         Ok(left) => left,
         Err(error) => {

@@ -4,8 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use super::appends::AppendToken;
+use super::checkpoint::Told;
 use super::cleaner::CleaningState;
-use super::messages::CheckpointEntry;
+use super::messages::CheckpointOffsets;
 use super::moves::Move;
 use super::placement::PartitionKey;
 use crate::base::TopicPartition;
@@ -39,6 +40,8 @@ pub(super) struct Replica {
     pub(super) opens_later: Cell<bool>,
     /// May write while its directory is full.
     pub(super) uses_reserve: bool,
+    /// What the checkpoint files are to say of it.
+    pub(super) told: Told,
     /// What the start found of it: its checkpoint entry for as long as its log is not open.
     found: RefCell<Option<FoundPartition>>,
     /// Bytes appended since the last flush began.
@@ -81,6 +84,7 @@ impl Replica {
             prepare_runs: Cell::new(false),
             opens_later: Cell::new(false),
             uses_reserve,
+            told: Told::default(),
             found: RefCell::new(found),
             unflushed_bytes: Cell::new(0),
             unflushed_since: Cell::new(Monotonic::ZERO),
@@ -119,15 +123,8 @@ impl Replica {
 
     /// What the start found of it, as long as its log was not opened: else its offsets would fall out of the
     /// checkpoint files, and records deleted by DeleteRecords would come back with its log.
-    pub(super) fn found_entry(&self) -> Option<CheckpointEntry> {
-        self.found.borrow().as_ref().map(|found| CheckpointEntry {
-            directory: self.directory(),
-            topic_partition: self.topic_partition.clone(),
-            recovery_point: found.recovery_point,
-            high_watermark: found.high_watermark,
-            log_start: found.first_offset(),
-            cleaned: found.cleaned,
-        })
+    pub(super) fn found_offsets(&self) -> Option<CheckpointOffsets> {
+        self.found.borrow().as_ref().map(CheckpointOffsets::from)
     }
 
     /// Its log is open: from here on it speaks for itself.

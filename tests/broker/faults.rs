@@ -144,6 +144,29 @@ fn a_full_disk_refuses_writes_and_takes_them_again_once_a_topic_is_deleted() {
 }
 
 #[test]
+fn a_topic_made_on_a_full_disk_opens_when_there_is_room_and_leaves_no_strays() {
+    if Broker::is_kafka() {
+        return;
+    }
+    let Some(unshare) = namespaces(false) else { return };
+    let settings = [("log.dirs", "~/small"), ("metadata.log.dir", "~/data"), ("kuring.reserve.bytes", "0")];
+    let broker = broker_on(&unshare, "mount -t tmpfs -o size=4m tmpfs ~/small", &settings);
+    let client = Client::of(&broker);
+    let small = inside(&broker, &broker.home().join("small"));
+    let filler = small.join("filler");
+    fill_up(&filler);
+    client.try_create_topic("late", 1, &[]).expect("the metadata log has room");
+    let attempts = || broker.log().matches("its log cannot be opened").count();
+    eventually("it is tried again and again", || (attempts() >= 3).then_some(()));
+    std::fs::remove_file(&filler).expect("it was made above");
+    eventually("it opens", || (produce_code(&broker, "late") == 0).then_some(()));
+    let names = std::fs::read_dir(&small).expect("the directory").map(|entry| entry.expect("a name"));
+    let strays: Vec<PathBuf> =
+        names.map(|entry| entry.path()).filter(|path| path.to_string_lossy().ends_with("-stray")).collect();
+    assert!(strays.is_empty(), "{strays:?}");
+}
+
+#[test]
 fn producers_that_wait_out_a_full_disk_lose_nothing_and_repeat_nothing() {
     if Broker::is_kafka() {
         return;

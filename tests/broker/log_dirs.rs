@@ -305,7 +305,8 @@ fn a_start_finishes_a_move_that_was_interrupted_between_its_renames() {
             let entry = entry.expect("a name");
             std::fs::copy(entry.path(), copy.join(entry.file_name())).expect("copied");
         }
-        std::fs::write(copy.join("kuring-moved"), "log.start.offset=10\n").expect("written");
+        let note = "log.start.offset=10\nlog.end.offset=100\n";
+        std::fs::write(copy.join("kuring-moved"), note).expect("written");
         if renamed {
             let left = from.join(format!("torn-0.{UNIQUE}-delete"));
             std::fs::rename(from.join("torn-0"), left).expect("renamed");
@@ -321,6 +322,6 @@ fn a_start_finishes_a_move_that_was_interrupted_between_its_renames() {
             assert_eq!(on_disk(&to, "torn-0"), ["torn-0"]);
             broker.terminate();
         }
-        assert!(!to.join("torn-0/kuring-moved").exists(), "the checkpoint has the log start by now");
+        assert!(!to.join("torn-0/kuring-moved").exists(), "the checkpoints have what it tells by now");
     }
 }

@@ -64,6 +64,8 @@ struct World {
     numbers: u64,
     end: i64,
     durable: i64,
+    /// The recovery point that the checkpoint file has.
+    saved: i64,
     /// Records below may have gone for a younger one of their key.
     cleanable: i64,
     /// Milliseconds.
@@ -102,6 +104,7 @@ impl World {
             numbers: 0,
             end: 0,
             durable: 0,
+            saved: 0,
             cleanable: 0,
             time: 1_000_000,
         };
@@ -206,10 +209,10 @@ impl World {
             let slice_bytes = [700, 10_000][self.random.below(2) as usize];
             let settings =
                 CleanSettings { map_bytes: 1 << 20, load_factor: 0.9, buffer_bytes: 4096, slice_bytes };
-            let (now, stable) = (self.now(), Offset(self.end));
-            if let Some(cleanable) = self.log().cleanable(stable, now) {
+            let (now, bound) = (self.now(), Offset(self.end.min(self.saved)));
+            if let Some(cleanable) = self.log().cleanable(bound, now) {
                 self.cleanable = self.cleanable.max(cleanable.upper_bound.0);
-                self.clean = self.log().start_clean(stable, settings, now);
+                self.clean = self.log().start_clean(bound, settings, now);
             }
             return Ok(());
         };
@@ -237,6 +240,7 @@ impl World {
         let log = self.log.as_ref().expect("every step leaves an open log");
         self.dir.write_checkpoint(Checkpoint::RecoveryPoint, &entry(log.recovery_point())).map_err(text)?;
         self.dir.write_checkpoint(Checkpoint::LogStart, &entry(log.log_start())).map_err(text)?;
+        self.saved = log.recovery_point().0;
         if let Some(cleaned) = log.cleaned() {
             self.dir.write_checkpoint(Checkpoint::Cleaner, &entry(cleaned)).map_err(text)?;
         }
@@ -272,13 +276,6 @@ impl World {
             self.end
         );
         self.appended.split_off(&end);
-        if crash == Crash::Machine {
-            // Between segments of a compacted log a gap is right, so one that the crash made of records that were
-            // not promised stays.
-            let found: BTreeMap<i64, Record> =
-                self.scan()?.into_iter().flat_map(|batch| batch.records).collect();
-            self.appended.retain(|offset, _| *offset < promised || found.contains_key(offset));
-        }
         (self.end, self.durable) = (end, self.durable.min(end));
         self.write_checkpoints()?;
         self.check(true)
@@ -296,6 +293,7 @@ impl World {
             recovery_point: partition.recovery_point,
             log_start: partition.log_start,
             cleaned: partition.cleaned,
+            gaps: partition.gaps,
             clean: found.clean,
         };
         self.dir = dir;

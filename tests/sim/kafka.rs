@@ -11,7 +11,7 @@ use kuring::base::{LeaderEpoch, Offset, PartitionIndex, ProducerEpoch, ProducerI
 use kuring::config::LogConfig;
 use kuring::io::FileHandle;
 use kuring::io::os::OsFiles;
-use kuring::log::{Batch, Log, LogContext, OpenOptions, Origin, Read, ReadRequest};
+use kuring::log::{Batch, Gaps, Log, LogContext, OpenOptions, Origin, Read, ReadRequest};
 use kuring::wire::record::{BatchBuilder, Batches, Codec, Compression, EndTxnMarker};
 
 /// Whether a real Kafka is to be used.
@@ -40,6 +40,7 @@ pub fn open_with(dir: &Path, config: LogConfig, recovery_point: i64, clean: bool
         recovery_point: Offset(recovery_point),
         log_start: Offset::ZERO,
         cleaned: None,
+        gaps: Gaps::BelowRecoveryPoint,
         clean,
     };
     Log::open(&Arc::new(LogContext::new(OsFiles)), options, now()).unwrap()

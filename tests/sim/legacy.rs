@@ -12,7 +12,7 @@ use kuring::config::LogConfig;
 use kuring::io::FileHandle;
 use kuring::io::os::OsFiles;
 use kuring::log::{
-    Batch, Log, LogContext, OffsetLookup, OpenOptions, Origin, Read, ReadRequest, TimestampTarget,
+    Batch, Gaps, Log, LogContext, OffsetLookup, OpenOptions, Origin, Read, ReadRequest, TimestampTarget,
 };
 use kuring::wire::record::{BatchBuilder, Compression, legacy_records};
 
@@ -37,6 +37,7 @@ fn open(dir: &Path, clean: bool) -> Log<OsFiles> {
         recovery_point: Offset::ZERO,
         log_start: Offset::ZERO,
         cleaned: None,
+        gaps: Gaps::BelowRecoveryPoint,
         clean,
     };
     Log::open(&Arc::new(LogContext::new(OsFiles)), options, now()).unwrap()

@@ -382,6 +382,7 @@ impl World {
             recovery_point: partition.recovery_point,
             log_start: partition.log_start,
             cleaned: partition.cleaned,
+            gaps: partition.gaps,
             clean: found.clean,
         };
         self.dir = dir;

@@ -10,7 +10,7 @@ use kuring::base::clock::{Monotonic, Now, Timestamp};
 use kuring::base::{LeaderEpoch, Offset, PartitionIndex, TopicPartition};
 use kuring::config::LogConfig;
 use kuring::io::os::OsFiles;
-use kuring::log::{Batch, Log, LogContext, OpenOptions, Origin, Read, ReadPlan, ReadRequest};
+use kuring::log::{Batch, Gaps, Log, LogContext, OpenOptions, Origin, Read, ReadPlan, ReadRequest};
 use kuring::wire::record::Batches;
 
 const END: i64 = 28;
@@ -35,6 +35,7 @@ fn open(dir: &Path, recovery_point: i64, clean: bool) -> Log<OsFiles> {
         recovery_point: Offset(recovery_point),
         log_start: Offset::ZERO,
         cleaned: None,
+        gaps: Gaps::BelowRecoveryPoint,
         clean,
     };
     let mut log = Log::open(&Arc::new(LogContext::new(OsFiles)), options, now()).unwrap();

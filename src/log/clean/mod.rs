@@ -97,16 +97,17 @@ impl<F: Files> Log<F> {
         self.cleaned
     }
 
-    /// *Shard.* What can be cleaned of the log: whole segments that are on the disk, below the last stable offset
-    /// `stable`, and older than `min.compaction.lag.ms`. `None`: nothing, or the log is not compacted, or a segment
-    /// of the last time still has only its `.cleaned` name, which the next one would take.
-    pub fn cleanable(&self, stable: Offset, now: Now) -> Option<Cleanable> {
+    /// *Shard.* What can be cleaned of the log: whole segments that are on the disk, below `bound`, and older than
+    /// `min.compaction.lag.ms`. The bound is the last stable offset or, if that is less, the recovery point that the
+    /// checkpoint file has: recovery takes what is missing above that for lost. `None`: nothing, or the log is not
+    /// compacted, or a segment of the last time still has only its `.cleaned` name, which the next one would take.
+    pub fn cleanable(&self, bound: Offset, now: Now) -> Option<Cleanable> {
         if !self.config.cleanup_policy.compact || self.offline || self.upkeep.has_swaps() {
             return None;
         }
         let first_dirty = self.first_dirty();
         let rolling = self.upkeep.rolls_from().unwrap_or(self.active().base);
-        let limit = stable.min(rolling).min(self.recovery_point);
+        let limit = bound.min(rolling).min(self.recovery_point);
         let mut cleanable = Cleanable {
             first_dirty,
             upper_bound: first_dirty,
@@ -136,9 +137,10 @@ impl<F: Files> Log<F> {
         (cleanable.upper_bound > first_dirty && cleanable.dirty_bytes > 0).then_some(cleanable)
     }
 
-    /// *Shard.* Begins to clean; `None` when there is nothing to clean. One at a time.
-    pub fn start_clean(&self, stable: Offset, settings: CleanSettings, now: Now) -> Option<Box<Clean<F>>> {
-        let Cleanable { first_dirty, upper_bound, .. } = self.cleanable(stable, now)?;
+    /// *Shard.* Begins to clean below `bound`, as [`Log::cleanable`]; `None` when there is nothing to clean. One at a
+    /// time.
+    pub fn start_clean(&self, bound: Offset, settings: CleanSettings, now: Now) -> Option<Box<Clean<F>>> {
+        let Cleanable { first_dirty, upper_bound, .. } = self.cleanable(bound, now)?;
         let ends = self.segments.iter().skip(1).map(|next| next.base);
         let sources = self.segments.iter().zip(ends).take_while(|(_, end)| *end <= upper_bound);
         let sources: Vec<Source<F>> = sources.map(|(segment, end)| Source::of(segment, end)).collect();

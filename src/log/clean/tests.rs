@@ -64,6 +64,7 @@ impl Bench {
             recovery_point,
             log_start: Offset::ZERO,
             cleaned,
+            gaps: Gaps::BelowRecoveryPoint,
             clean,
         };
         self.log = Some(Log::open(&self.context, options, self.now()).unwrap());

@@ -104,6 +104,8 @@ impl CleanerCounters {
 #[derive(Default, Debug)]
 pub struct CleanableLogs {
     pub(super) dirtiest: Option<Dirtiest>,
+    /// A log would be due if the checkpoint file had its recovery point.
+    pub(super) awaits_checkpoint: bool,
     /// Of all its logs, due or not.
     pub(super) ratio_max: f64,
     /// By log directory: partitions and dirty bytes.
@@ -265,6 +267,15 @@ impl Shard {
 
     /// Asks every shard; the dirtiest log that is due, and its owner.
     async fn dirtiest_of_all(self: &Rc<Self>) -> Option<(ShardId, PartitionKey)> {
+        let (mut dirtiest, awaits_checkpoint) = self.look_for_dirtiest().await;
+        if dirtiest.is_none() && awaits_checkpoint && self.write_checkpoints().await {
+            (dirtiest, _) = self.look_for_dirtiest().await;
+        }
+        dirtiest
+    }
+
+    /// Also whether a log waits for its checkpoint.
+    async fn look_for_dirtiest(self: &Rc<Self>) -> (Option<(ShardId, PartitionKey)>, bool) {
         let replies = self.ask_all(|| Request::FindCleanable).await;
         let found: Vec<CleanableLogs> = replies
             .into_iter()
@@ -275,8 +286,9 @@ impl Shard {
             .collect();
         self.settings.directories.cleaner.note_look(&found);
         let dirtiest = found.iter().filter_map(|logs| logs.dirtiest);
-        let dirtiest = dirtiest.max_by(|one, other| one.ratio.total_cmp(&other.ratio))?;
-        Some((self.owner(dirtiest.key), dirtiest.key))
+        let dirtiest = dirtiest.max_by(|one, other| one.ratio.total_cmp(&other.ratio));
+        let awaits_checkpoint = found.iter().any(|logs| logs.awaits_checkpoint);
+        (dirtiest.map(|dirtiest| (self.owner(dirtiest.key), dirtiest.key)), awaits_checkpoint)
     }
 }
 

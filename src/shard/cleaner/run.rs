@@ -6,14 +6,16 @@ use std::time::Duration;
 use super::super::Shard;
 use super::super::mesh::ReplyTo;
 use super::super::messages::Reply;
+use super::super::placement::PartitionKey;
 use super::super::replica::Replica;
 use super::{CleanEnd, CleanRequest, CleanableLogs, Dirtiest, add};
+use crate::base::Offset;
 use crate::base::clock::{self, Monotonic};
 use crate::config::CleanerSettings;
 use crate::io::os::OsFiles;
 use crate::io::runtime::{Queue, spawn, yield_if_needed};
 use crate::io::threads::FileThreads;
-use crate::log::{Clean, CleanError, CleanFigures, CleanSettings, CleanStep, Fault};
+use crate::log::{Clean, CleanError, CleanFigures, CleanSettings, CleanStep, Cleanable, Fault};
 
 /// Read at once, by one slice.
 const SLICE_BYTES: u64 = 1 << 20;
@@ -38,11 +40,13 @@ impl Shard {
     pub(in super::super) fn find_cleanable(self: &Rc<Self>, reply_to: ReplyTo) {
         let shard = self.clone();
         spawn(Queue::Back, "find dirty logs", async move {
-            let replicas: Vec<Rc<Replica>> = shard.replicas.borrow().values().cloned().collect();
+            let keys: Vec<PartitionKey> = shard.replicas.borrow().keys().copied().collect();
             let directories = shard.settings.directories.list.len();
             let mut found = CleanableLogs { uncleanable: vec![(0, 0); directories], ..Default::default() };
-            for replica in replicas {
-                shard.look_at(&replica, &mut found).await;
+            for key in keys {
+                if let Some(replica) = shard.replica(key) {
+                    shard.look_at(&replica, &mut found).await;
+                }
                 yield_if_needed().await;
             }
             shard.mesh.push_reply(reply_to, Reply::Cleanable(found));
@@ -63,16 +67,22 @@ impl Shard {
             let first = self.settings.directories.threads.run("first timestamp", move || job.run()).await;
             let _ = replica.with(|partition| partition.log_mut().note_first_timestamp(first));
         }
+        let saved = self.saved_recovery_point(replica);
         let cleanable = replica.with(|partition| {
-            let cleanable = partition.cleanable(now)?;
-            Some((cleanable, cleanable.is_due(partition.config())))
+            let is_due = |cleanable: &Cleanable| cleanable.is_due(partition.config());
+            let cleanable = partition.cleanable(saved, now);
+            let awaits_checkpoint = saved < partition.log().recovery_point()
+                && !cleanable.as_ref().is_some_and(is_due)
+                && partition.cleanable(Offset(i64::MAX), now).as_ref().is_some_and(is_due);
+            (cleanable, cleanable.as_ref().is_some_and(is_due), awaits_checkpoint)
         });
-        let Ok(Some((cleanable, is_due))) = cleanable else { return };
+        let Ok((cleanable, is_due, awaits_checkpoint)) = cleanable else { return };
         let cleaning = &replica.cleaning;
-        if cleaning.failures.get() > 0 {
+        let dirty_bytes = cleanable.map_or(0, |cleanable| cleanable.dirty_bytes);
+        if cleaning.failures.get() > 0 && dirty_bytes > 0 {
             let (partitions, bytes) = &mut found.uncleanable[replica.directory()];
             *partitions += 1;
-            *bytes += cleanable.dirty_bytes;
+            *bytes += dirty_bytes;
         }
         if replica.moving().is_some()
             || cleaning.runs.get()
@@ -80,11 +90,17 @@ impl Shard {
         {
             return;
         }
+        found.awaits_checkpoint |= awaits_checkpoint;
+        let Some(cleanable) = cleanable else { return };
         let ratio = cleanable.ratio();
         found.ratio_max = found.ratio_max.max(ratio);
         if is_due && found.dirtiest.is_none_or(|dirtiest| ratio > dirtiest.ratio) {
             found.dirtiest = Some(Dirtiest { key: replica.key, ratio });
         }
+    }
+
+    fn saved_recovery_point(&self, replica: &Replica) -> Offset {
+        replica.told.recovery_point(&self.settings.directories.checkpoints, replica.directory())
     }
 
     pub(in super::super) fn clean(self: &Rc<Self>, mut reply_to: ReplyTo, request: CleanRequest) {
@@ -165,7 +181,8 @@ impl Shard {
             }
         };
         let settings = clean_settings(&self.cleaner_settings());
-        let begun = replica.with(|partition| partition.start_clean(settings, clock::now()));
+        let saved = self.saved_recovery_point(replica);
+        let begun = replica.with(|partition| partition.start_clean(saved, settings, clock::now()));
         let Ok(Some(mut clean)) = begun else { return Ok(None) };
         loop {
             let before = clean.figures();
