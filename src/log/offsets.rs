@@ -41,10 +41,25 @@ pub struct TimeJob<F: Files> {
     dir: PathBuf,
     log_start: Offset,
     layout: u64,
+    search: Search<F>,
+    /// The youngest record of the first segment may lie below the log start: then it is not what `search` finds.
+    deleted: Option<Deleted<F>>,
+}
+
+/// Segments to look through, in order.
+struct Search<F: Files> {
     /// What the record's timestamp must reach.
     wanted: Timestamp,
-    /// The segments that may hold it, in order.
+    /// Those that may hold such a record.
     places: Vec<TimePlace<F>>,
+}
+
+/// Where the youngest record is when the first segment's is deleted.
+struct Deleted<F: Files> {
+    /// What is left of the segment.
+    first: TimePlace<F>,
+    /// The youngest record of the others.
+    others: Search<F>,
 }
 
 struct TimePlace<F: Files> {
@@ -84,26 +99,51 @@ impl<F: Files> Log<F> {
         }
         // More than one: the log start may lie behind the records of the first one.
         let candidates = candidates.filter(|segment| newest(segment) >= wanted.max(Timestamp(0)));
-        let places: Vec<TimePlace<F>> = candidates
-            .map(|segment| TimePlace {
-                segment: segment.base,
-                file: segment.file.clone(),
-                size: segment.size,
-                floor: time_floor(segment, target),
-            })
-            .collect();
+        let place = |segment: &Segment<F>| TimePlace::of(segment, time_floor(segment, target));
+        let places: Vec<TimePlace<F>> = candidates.map(place).collect();
         if places.is_empty() {
             return OffsetLookup::Ready(None);
         }
-        let (context, dir) = (Arc::clone(&self.context), self.dir.clone());
-        let (log_start, layout) = (self.log_start, self.layout);
-        OffsetLookup::NeedsDisk(TimeJob { context, dir, log_start, layout, wanted, places })
+        OffsetLookup::NeedsDisk(TimeJob {
+            context: Arc::clone(&self.context),
+            dir: self.dir.clone(),
+            log_start: self.log_start,
+            layout: self.layout,
+            deleted: match target {
+                TimestampTarget::Max => self.unless_deleted(first, wanted),
+                TimestampTarget::FirstAtOrAfter(_) => None,
+            },
+            search: Search { wanted, places },
+        })
+    }
+
+    /// Where to look when the record that has the timestamp `newest` is in the segment `first` and deleted.
+    fn unless_deleted(&self, first: usize, newest: Timestamp) -> Option<Deleted<F>> {
+        let of = |segment: &Segment<F>| segment.newest.map_or(Timestamp::NONE, |newest| newest.timestamp);
+        let segment = &self.segments[first];
+        if segment.base >= self.log_start || of(segment) < newest {
+            return None;
+        }
+        let others = self.segments.range(first + 1..).filter(|segment| segment.size > 0);
+        let wanted = others.clone().map(of).max().unwrap_or(Timestamp::NONE);
+        let holders = others.filter(|segment| wanted.0 >= 0 && of(segment) >= wanted);
+        let places = holders.map(|segment| TimePlace::of(segment, time_floor(segment, TimestampTarget::Max)));
+        Some(Deleted {
+            first: TimePlace::of(segment, offset_floor(segment, self.log_start)),
+            others: Search { wanted, places: places.collect() },
+        })
     }
 
     /// Whether the answer of a job of this layout, or its failure, counts. Otherwise compaction has exchanged
     /// segments under it: look again.
     pub fn is_current(&self, layout: u64) -> bool {
         layout == self.layout
+    }
+}
+
+impl<F: Files> TimePlace<F> {
+    fn of(segment: &Segment<F>, floor: TimeFloor) -> Self {
+        Self { segment: segment.base, file: segment.file.clone(), size: segment.size, floor }
     }
 }
 
@@ -144,8 +184,21 @@ impl<F: Files> TimeJob<F> {
 
     /// *File thread.* `None`: no such record.
     pub fn run(self) -> Result<Option<TimestampOffset>, LogError> {
-        for place in &self.places {
-            match self.search_segment(place) {
+        if let Some(found) = self.search(&self.search)? {
+            return Ok(Some(found));
+        }
+        let Some(Deleted { first, others }) = &self.deleted else { return Ok(None) };
+        match self.youngest_left(first) {
+            Ok(Some(youngest)) if youngest.timestamp >= others.wanted => Ok(Some(youngest)),
+            Ok(_) => self.search(others),
+            Err(error) if error.source.kind() == io::ErrorKind::NotFound => self.search(others),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn search(&self, search: &Search<F>) -> Result<Option<TimestampOffset>, LogError> {
+        for place in &search.places {
+            match self.search_segment(place, search.wanted) {
                 Ok(None) => {}
                 // Retention has taken the segment since.
                 Err(error) if error.source.kind() == io::ErrorKind::NotFound => {}
@@ -155,22 +208,19 @@ impl<F: Files> TimeJob<F> {
         Ok(None)
     }
 
-    fn search_segment(&self, place: &TimePlace<F>) -> Result<Option<TimestampOffset>, LogError> {
+    fn search_segment(
+        &self,
+        place: &TimePlace<F>,
+        wanted: Timestamp,
+    ) -> Result<Option<TimestampOffset>, LogError> {
         let path = names::file(&self.dir, place.segment, FileKind::Log);
-        let opened;
-        let file: &F::File = match &place.file {
-            Some(file) => file,
-            None => {
-                opened = self.context.files.open(&path, OpenMode::Read).context("open", &path)?;
-                &opened
-            }
-        };
-        let from = self.position(file, place)?;
-        let mut scan = Scan::heads(file, from, place.size, Offset(i64::MIN));
+        let file = self.file(place)?;
+        let from = self.position(&**file, place)?;
+        let mut scan = Scan::heads(&**file, from, place.size, Offset(i64::MIN));
         while let Step::Batch(found) = scan.next().context("scan", &path)? {
-            if self.may_hold(&found) {
+            if found.head.max_timestamp() >= wanted && found.head.last_offset() >= self.log_start {
                 let entry = scan.entry(&found).context("read", &path)?;
-                if let Some(answer) = self.search_entry(&found.head, entry) {
+                if let Some(answer) = self.first_in(&found.head, entry, wanted) {
                     return Ok(Some(answer));
                 }
             }
@@ -178,40 +228,88 @@ impl<F: Files> TimeJob<F> {
         Ok(None)
     }
 
-    fn may_hold(&self, found: &Found) -> bool {
-        found.head.max_timestamp() >= self.wanted && found.head.last_offset() >= self.log_start
+    /// The youngest record of a segment that is not below the log start: a batch's head tells its youngest, only the
+    /// one that the log start lies in has to be looked into.
+    fn youngest_left(&self, place: &TimePlace<F>) -> Result<Option<TimestampOffset>, LogError> {
+        let path = names::file(&self.dir, place.segment, FileKind::Log);
+        let file = self.file(place)?;
+        let from = self.position(&**file, place)?;
+        let mut scan = Scan::heads(&**file, from, place.size, Offset(i64::MIN));
+        let mut youngest: Option<TimestampOffset> = None;
+        let mut batch: Option<Found> = None;
+        while let Step::Batch(found) = scan.next().context("scan", &path)? {
+            let reached = batch.map(|batch| batch.head.max_timestamp());
+            let reached = reached.or(youngest.map(|youngest| youngest.timestamp)).unwrap_or(Timestamp::NONE);
+            if found.head.last_offset() < self.log_start || found.head.max_timestamp() <= reached {
+                continue;
+            }
+            if found.head.base_offset() < self.log_start {
+                let entry = scan.entry(&found).context("read", &path)?;
+                youngest = self.youngest_in(&found.head, entry).filter(|found| found.timestamp.0 >= 0);
+            } else {
+                batch = Some(found);
+            }
+        }
+        let Some(found) = batch else { return Ok(youngest) };
+        let entry = scan.entry(&found).context("read", &path)?;
+        Ok(self.youngest_in(&found.head, entry).or(youngest))
     }
 
-    fn search_entry(&self, head: &BatchHead, entry: &[u8]) -> Option<TimestampOffset> {
-        if head.is_legacy() { self.search_message(head, entry) } else { self.search_batch(entry) }
+    fn file(&self, place: &TimePlace<F>) -> Result<Arc<SegmentFile<F>>, LogError> {
+        if let Some(file) = &place.file {
+            return Ok(Arc::clone(file));
+        }
+        let path = names::file(&self.dir, place.segment, FileKind::Log);
+        let file = self.context.files.open(&path, OpenMode::Read).context("open", &path)?;
+        Ok(SegmentFile::new(&self.context, file))
     }
 
-    /// Format 1 has timestamps; format 0 has none to be found by.
-    fn search_message(&self, head: &BatchHead, message: &[u8]) -> Option<TimestampOffset> {
-        let mut scratch = Vec::new();
-        let Ok(records) = legacy_records(message, &mut scratch, DECOMPRESSED_BYTES_MAX) else {
-            let offset = head.base_offset().max(self.log_start);
-            return Some(TimestampOffset { timestamp: head.max_timestamp(), offset, leader_epoch: None });
+    /// The first record of a batch that reaches `wanted` and is not deleted.
+    fn first_in(&self, head: &BatchHead, entry: &[u8], wanted: Timestamp) -> Option<TimestampOffset> {
+        let mut found = None;
+        self.each_record(head, entry, |record| {
+            if record.timestamp >= wanted {
+                found = Some(record);
+            }
+            found.is_none()
+        });
+        found
+    }
+
+    /// The first of the youngest records of a batch that are not deleted.
+    fn youngest_in(&self, head: &BatchHead, entry: &[u8]) -> Option<TimestampOffset> {
+        let mut youngest: Option<TimestampOffset> = None;
+        self.each_record(head, entry, |record| {
+            if youngest.is_none_or(|youngest| record.timestamp > youngest.timestamp) {
+                youngest = Some(record);
+            }
+            true
+        });
+        youngest
+    }
+
+    /// Shows the records of a batch that are not deleted, until one is enough. Where they cannot be had, the batch's
+    /// first offset stands for them.
+    fn each_record(&self, head: &BatchHead, entry: &[u8], mut goes_on: impl FnMut(TimestampOffset) -> bool) {
+        let epoch = Some(head.leader_epoch()).filter(|epoch| epoch.0 >= 0 && !head.is_legacy());
+        let mut show = |timestamp, offset| {
+            offset < self.log_start || goes_on(TimestampOffset { timestamp, offset, leader_epoch: epoch })
         };
-        let mut records = records.iter();
-        let record =
-            records.find(|record| record.timestamp >= self.wanted && record.offset >= self.log_start)?;
-        Some(TimestampOffset { timestamp: record.timestamp, offset: record.offset, leader_epoch: None })
-    }
-
-    fn search_batch(&self, batch: &[u8]) -> Option<TimestampOffset> {
-        let view = BatchView::parse(batch).ok()?;
-        let head = view.head();
-        let leader_epoch = Some(head.leader_epoch()).filter(|epoch| epoch.0 >= 0);
         let mut scratch = Vec::new();
-        let Ok(records) = view.records(&mut scratch, DECOMPRESSED_BYTES_MAX) else {
-            let offset = head.base_offset().max(self.log_start);
-            return Some(TimestampOffset { timestamp: head.max_timestamp(), offset, leader_epoch });
-        };
-        let mut records = records.map_while(Result::ok);
-        let record =
-            records.find(|record| record.timestamp >= self.wanted && record.offset >= self.log_start)?;
-        Some(TimestampOffset { timestamp: record.timestamp, offset: record.offset, leader_epoch })
+        // Format 1 has timestamps; format 0 has none to be found by.
+        if head.is_legacy() {
+            if let Ok(records) = legacy_records(entry, &mut scratch, DECOMPRESSED_BYTES_MAX) {
+                let _ = records.iter().all(|record| show(record.timestamp, record.offset));
+                return;
+            }
+        } else {
+            let Ok(view) = BatchView::parse(entry) else { return };
+            if let Ok(records) = view.records(&mut scratch, DECOMPRESSED_BYTES_MAX) {
+                let _ = records.map_while(Result::ok).all(|record| show(record.timestamp, record.offset));
+                return;
+            }
+        }
+        show(head.max_timestamp(), head.base_offset().max(self.log_start));
     }
 
     /// Where to begin.

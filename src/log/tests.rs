@@ -58,6 +58,10 @@ impl Bench {
     }
 
     pub fn open(&self, recovery_point: Offset, clean: bool) -> Log<MemFiles> {
+        self.open_at(recovery_point, clean, at(0))
+    }
+
+    fn open_at(&self, recovery_point: Offset, clean: bool, now: Now) -> Log<MemFiles> {
         let options = OpenOptions {
             dir: "/t-0".into(),
             topic_partition: TopicPartition::new("t", PartitionIndex(0)),
@@ -65,9 +69,10 @@ impl Bench {
             recovery_point,
             log_start: Offset::ZERO,
             cleaned: None,
+            gaps: Gaps::BelowRecoveryPoint,
             clean,
         };
-        Log::open(&self.context, options, at(0)).unwrap()
+        Log::open(&self.context, options, now).unwrap()
     }
 }
 
@@ -543,4 +548,62 @@ fn retention_waits_until_a_segment_is_on_the_disk() {
     log.enforce_retention(Offset(30), at(0));
     settle(&mut log);
     assert_eq!((log.log_start(), log.size()), (Offset(30), 0));
+}
+
+#[test]
+fn a_segment_without_timestamps_ages_from_its_last_write_also_over_a_restart() {
+    let config = LogConfig { segment_bytes: 1000, retention_ms: 1000, ..LogConfig::default() };
+    let bench = Bench::new(Arc::new(config));
+    bench.files().set_time(Timestamp(5000));
+    let mut log = bench.open(Offset::ZERO, false);
+    let append = |log: &mut Log<MemFiles>| {
+        let results = log.append(&mut [batch(1, -1)], EPOCH, Origin::Client, at(5000));
+        assert!(results[0].is_ok());
+    };
+    while log.segment_count() == 1 {
+        append(&mut log);
+    }
+    settle(&mut log);
+    log.close(at(5000)).unwrap();
+    let (end, segments) = (log.log_end(), log.segment_count());
+    for (clean, log_time) in [(true, 7), (false, 9)] {
+        bench.files().set_time(Timestamp(9000));
+        // What the clock says at the opening has no part in it.
+        let mut again = bench.open_at(log.recovery_point(), clean, at(log_time));
+        again.enforce_retention(end, at(6000));
+        assert_eq!(again.segment_count(), segments, "clean: {clean}");
+        again.enforce_retention(end, at(6001));
+        assert!(again.segment_count() < segments, "clean: {clean}");
+    }
+}
+
+#[test]
+fn the_youngest_record_is_one_that_is_left() {
+    // The second segment begins at 9.
+    let bench = Bench::new(config(3 * batch(3, 0).head.total_len() as u32));
+    let mut log = bench.open(Offset::ZERO, false);
+    for time in [100, 500, 200, 150, 300] {
+        append(&mut log, vec![batch(3, time)]);
+        settle(&mut log);
+    }
+    assert_eq!(log.segment_count(), 2);
+    let youngest = |log: &Log<MemFiles>| match log.offset_for(TimestampTarget::Max) {
+        OffsetLookup::Ready(found) => found,
+        OffsetLookup::NeedsDisk(job) => job.run().unwrap(),
+    };
+    for (log_start, expected) in
+        [(0, Some((502, 5))), (5, Some((502, 5))), (6, Some((302, 14))), (14, Some((302, 14))), (15, None)]
+    {
+        log.advance_log_start(Offset(log_start)).unwrap();
+        let found = youngest(&log).map(|found| (found.timestamp.0, found.offset.0));
+        assert_eq!(found, expected, "log start {log_start}");
+    }
+    // What is left of the segment is younger than the others.
+    let mut log = Bench::new(config(1 << 20)).open(Offset::ZERO, false);
+    append(&mut log, vec![batch(3, 500), batch(3, 300), batch(3, 100)]);
+    for (log_start, expected) in [(2, (502, 2)), (3, (302, 5)), (5, (302, 5)), (6, (102, 8))] {
+        log.advance_log_start(Offset(log_start)).unwrap();
+        let found = youngest(&log).unwrap();
+        assert_eq!((found.timestamp.0, found.offset.0), expected, "log start {log_start}");
+    }
 }
