@@ -1,9 +1,7 @@
 //! Shard 0's driver of the group coordinator: hands requests and time to
 //! [`crate::coordinator::Coordinator`] and does what it asks for. The driver decides nothing about groups.
 //!
-//! Appends go from one task, so that they reach the partition's owner in the coordinator's order; what is
-//! queued for one partition when the task comes round becomes one batch. Loading is in
-//! [`super::group_loader`].
+//! Appends go through [`super::coordinator_log`]; loading is in [`super::group_loader`].
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -16,23 +14,18 @@ use std::time::Duration;
 
 use slab::Slab;
 
+use super::coordinator_log::{Appending, Appends, send_appends};
 use super::internal_topics::CONSUMER_OFFSETS;
 use crate::base::clock::{self, Monotonic, Now};
 use crate::base::random::Random;
-use crate::base::{PartitionIndex, ShardId, TopicId, TopicName};
-use crate::coordinator::{Client, Coordinator, Effect, KeyValue, ReplyToken, Request, Ticket};
+use crate::base::{PartitionIndex, TopicId, TopicName};
+use crate::coordinator::{Client, Coordinator, Effect, ReplyToken, Request, Ticket};
 use crate::io::runtime::{Notify, Queue, spawn};
 use crate::metadata::Image;
-use crate::partition::{Acks, AppendFailure};
-use crate::shard::messages::{AppendPart, AppendRequest, ControlReply, Reply, Request as ShardRequest};
-use crate::shard::{Answer, PartitionKey, PendingReply, Shard};
+use crate::shard::messages::{ControlReply, Reply};
+use crate::shard::{Answer, PartitionKey, Shard};
 use crate::wire::ErrorCode;
-use crate::wire::record::{BatchBuilder, Compression};
 
-/// Appends of one partition are gathered into a batch up to this.
-const BATCH_BYTES_MAX: usize = 512 << 10;
-/// The Produce version that the batches are checked as.
-const PRODUCE_VERSION: i16 = 13;
 /// Requests that wait for one partition to be loaded; further ones are told to ask again.
 const WAITING_MAX: usize = 1024;
 /// How long the timer sleeps when the coordinator waits for nothing.
@@ -47,8 +40,7 @@ pub struct Driver {
     coordinator: RefCell<Coordinator>,
     /// Who waits; a token is an index here.
     answers: RefCell<Slab<Answer>>,
-    appends: RefCell<VecDeque<QueuedAppend>>,
-    appends_ready: Notify,
+    appends: Appends,
     /// When the timer task will look next.
     armed_until: Cell<Monotonic>,
     rearm: Notify,
@@ -72,24 +64,6 @@ struct Waiting {
     answer: Answer,
 }
 
-struct QueuedAppend {
-    partition: PartitionIndex,
-    records: Vec<KeyValue>,
-    ticket: Ticket,
-}
-
-/// What one owner is to append, and whom to tell.
-struct Share {
-    owner: ShardId,
-    parts: Vec<Part>,
-}
-
-struct Part {
-    key: PartitionKey,
-    batch: BatchBuilder,
-    tickets: Vec<Ticket>,
-}
-
 impl Driver {
     /// Makes the driver and starts its tasks; it owns nothing until [`Driver::expect`].
     pub fn start(shard: &Rc<Shard>) -> Rc<Self> {
@@ -100,8 +74,7 @@ impl Driver {
             shard: shard.clone(),
             coordinator: RefCell::new(coordinator),
             answers: RefCell::default(),
-            appends: RefCell::default(),
-            appends_ready: Notify::new(),
+            appends: Appends::new(),
             armed_until: Cell::new(Monotonic::ZERO),
             rearm: Notify::new(),
             image: RefCell::new(Arc::new(Image::default())),
@@ -114,7 +87,7 @@ impl Driver {
             loaders: Cell::new(0),
         });
         spawn(Queue::Control, "coordinator timer", driver.clone().keep_time()).detach();
-        spawn(Queue::Control, "coordinator appends", driver.clone().send_appends()).detach();
+        spawn(Queue::Control, "coordinator appends", send_appends(driver.clone())).detach();
         driver
     }
 
@@ -231,10 +204,7 @@ impl Driver {
                 let answer = self.answers.borrow_mut().remove(token.0 as usize);
                 answer.send(Reply::Control(ControlReply::Group(Box::new(response))));
             }
-            Effect::Append { partition, records, ticket } => {
-                self.appends.borrow_mut().push_back(QueuedAppend { partition, records, ticket });
-                self.appends_ready.notify();
-            }
+            Effect::Append { partition, content, ticket } => self.appends.push(partition, content, ticket),
         }
     }
 
@@ -274,84 +244,23 @@ impl Driver {
             .await;
         }
     }
+}
 
-    async fn send_appends(self: Rc<Self>) {
-        loop {
-            self.appends_ready.notified().await;
-            for share in self.take_appends() {
-                self.send_share(share).await;
-            }
-        }
+impl Appending for Driver {
+    fn shard(&self) -> &Rc<Shard> {
+        &self.shard
     }
 
-    /// Gathers what is queued, one list per owner.
-    fn take_appends(self: &Rc<Self>) -> Vec<Share> {
-        let queued = std::mem::take(&mut *self.appends.borrow_mut());
-        let Some(topic) = self.topic.get() else {
-            for append in queued {
-                self.appended(&[append.ticket], Err(ErrorCode::UnknownTopicOrPartition));
-            }
-            return Vec::new();
-        };
-        let now = clock::wall();
-        let mut shares: Vec<Share> = Vec::new();
-        for append in queued {
-            let key = PartitionKey { topic, partition: append.partition };
-            let owner = self.shard.owner(key);
-            let at = shares.iter().position(|share| share.owner == owner).unwrap_or_else(|| {
-                shares.push(Share { owner, parts: Vec::new() });
-                shares.len() - 1
-            });
-            let part = part_for(&mut shares[at].parts, key, &append.records);
-            for KeyValue { key, value } in &append.records {
-                part.batch.append(now, Some(key), value.as_deref(), &[]);
-            }
-            part.tickets.push(append.ticket);
-        }
-        shares
+    fn appends(&self) -> &Appends {
+        &self.appends
     }
 
-    async fn send_share(self: &Rc<Self>, share: Share) {
-        let mut parts = Vec::with_capacity(share.parts.len());
-        let mut tickets = Vec::with_capacity(share.parts.len());
-        for part in share.parts {
-            match part.batch.finish() {
-                Ok(records) => {
-                    parts.push(AppendPart { key: part.key, records });
-                    tickets.push(part.tickets);
-                }
-                // Nothing is compressed here, so nothing can fail; if it does, clients hear of it.
-                Err(error) => {
-                    tracing::error!(%error, "a batch for __consumer_offsets could not be made");
-                    self.appended(&part.tickets, Err(ErrorCode::UnknownServerError));
-                }
-            }
-        }
-        let timeout = self.shard.config().groups.offsets_commit_timeout_ms.max(1);
-        let request = AppendRequest {
-            parts,
-            acks: Acks::All,
-            produce_version: PRODUCE_VERSION,
-            timeout: Duration::from_millis(timeout as u64),
-        };
-        let pending = self.shard.send(share.owner, ShardRequest::Append(request)).await;
-        if share.owner == self.shard.id() {
-            self.shard.end_turn();
-        }
-        spawn(Queue::Control, "coordinator append", self.clone().finish_share(pending, tickets)).detach();
+    fn topic(&self) -> Option<TopicId> {
+        self.topic.get()
     }
 
-    async fn finish_share(self: Rc<Self>, pending: PendingReply, tickets: Vec<Vec<Ticket>>) {
-        let Reply::Append(reply) = pending.await else {
-            crate::base::fatal("an append got another request's answer");
-        };
-        for (tickets, result) in tickets.iter().zip(reply.parts) {
-            let result = result.map(|_| ()).map_err(|failure| match failure {
-                AppendFailure::Code(code) => code,
-                AppendFailure::Records(error) => error.code,
-            });
-            self.appended(tickets, result);
-        }
+    fn timeout(&self) -> Duration {
+        Duration::from_millis(self.shard.config().groups.offsets_commit_timeout_ms.max(1) as u64)
     }
 
     fn appended(self: &Rc<Self>, tickets: &[Ticket], result: Result<(), ErrorCode>) {
@@ -361,20 +270,4 @@ impl Driver {
             }
         });
     }
-}
-
-/// The last batch of the partition if the records still fit, else a new one.
-fn part_for<'a>(parts: &'a mut Vec<Part>, key: PartitionKey, records: &[KeyValue]) -> &'a mut Part {
-    let size = |record: &KeyValue| record.key.len() + record.value.as_ref().map_or(0, |value| value.len());
-    let bytes: usize = records.iter().map(size).sum();
-    let fits = |part: &Part| part.batch.uncompressed_len() + bytes <= BATCH_BYTES_MAX;
-    let at = match parts.iter().rposition(|part| part.key == key) {
-        Some(at) if fits(&parts[at]) => at,
-        _ => {
-            let batch = BatchBuilder::new(crate::base::Offset::ZERO, Compression::NONE);
-            parts.push(Part { key, batch, tickets: Vec::new() });
-            parts.len() - 1
-        }
-    };
-    &mut parts[at]
 }

@@ -4,6 +4,7 @@ use crate::config::BrokerConfig;
 use crate::metadata::{NewTopic, is_internal_topic};
 
 pub const CONSUMER_OFFSETS: &str = "__consumer_offsets";
+pub const TRANSACTION_STATE: &str = "__transaction_state";
 const CLUSTER_METADATA: &str = "__cluster_metadata";
 
 /// The topic that keeps committed offsets and groups (`OffsetConfig`).
@@ -23,11 +24,33 @@ pub fn consumer_offsets(config: &BrokerConfig) -> NewTopic {
     }
 }
 
+/// The topic that keeps transactional ids (`TransactionStateManager.transactionTopicConfigs`).
+pub fn transaction_state(config: &BrokerConfig) -> NewTopic {
+    let transactions = &config.transactions;
+    let set = |name: &str, value: String| (name.to_owned(), Some(value));
+    NewTopic {
+        name: TRANSACTION_STATE.to_owned(),
+        partitions: transactions.topic_partitions,
+        replication_factor: transactions.topic_replication_factor,
+        assignment: Vec::new(),
+        configs: vec![
+            set("unclean.leader.election.enable", "false".to_owned()),
+            set("compression.type", "uncompressed".to_owned()),
+            set("cleanup.policy", "compact".to_owned()),
+            set("min.insync.replicas", transactions.topic_in_sync_replicas_min.to_string()),
+            set("segment.bytes", transactions.topic_segment_bytes.to_string()),
+        ],
+    }
+}
+
 /// The topic to be made when `name` was asked for and is not there; `None` for an internal topic that no
 /// service here uses, and for the name of Kafka's metadata log.
 pub(super) fn auto_created(name: &str, config: &BrokerConfig) -> Option<NewTopic> {
     if name == CONSUMER_OFFSETS {
         return Some(consumer_offsets(config));
+    }
+    if name == TRANSACTION_STATE {
+        return Some(transaction_state(config));
     }
     (!is_internal_topic(name) && name != CLUSTER_METADATA).then(|| NewTopic {
         name: name.to_owned(),

@@ -10,6 +10,7 @@ pub mod api_versions;
 mod client;
 mod cluster_view;
 pub mod configs;
+mod coordinator_log;
 pub mod create_partitions;
 pub mod create_topics;
 pub mod delete_records;
@@ -29,11 +30,13 @@ mod handlers;
 pub mod init_producer_id;
 pub mod internal_topics;
 pub mod list_offsets;
+mod markers;
 pub mod metadata;
 pub mod offset_for_leader_epoch;
 mod offsets;
 pub mod produce;
 mod shares;
+pub mod txn_driver;
 
 use std::rc::Rc;
 

@@ -13,6 +13,7 @@ use super::client::{Target, find_partition, find_topic};
 use super::shares::{Place, Share, Shares};
 use super::{Client, CloseReason, Outcome, answer, malformed};
 use crate::base::{LeaderEpoch, PartitionIndex};
+use crate::log::{Claim, Origin};
 use crate::metadata::Image;
 use crate::partition::{Acks, AppendFailure};
 use crate::shard::PendingReply;
@@ -70,7 +71,8 @@ pub async fn begin(
     let shares = shares.into_vec();
     let mut sent = Vec::with_capacity(shares.len());
     for Share { owner, parts, places } in shares {
-        let append = AppendRequest { parts, acks, produce_version: header.version, timeout };
+        let append =
+            AppendRequest { parts, acks, origin: Origin::Client, produce_version: header.version, timeout };
         let pending = client.shard.send(owner, Request::Append(append)).await;
         sent.push(SentShare { pending, places });
     }
@@ -131,7 +133,7 @@ fn split(
                     answers.push(ProducePartitionResponse::failed(partition.index, None));
                     let place = Place { topic: topic_at, partition: partition_at };
                     let records = partition.records.unwrap_or_default();
-                    shares.add(owner, place, AppendPart { key, records });
+                    shares.add(owner, place, AppendPart { key, records, claim: Claim::Open });
                 }
                 Err(code) => answers.push(ProducePartitionResponse::failed(partition.index, code)),
             }

@@ -70,6 +70,11 @@ const REFUSED: &[Refusal] = &[
     ("client.quota.callback.class", PLUGIN, &[""]),
     ("config.providers", "kuring does not resolve values through config providers", &[""]),
     (
+        "transaction.two.phase.commit.enable",
+        "kuring takes part in no transactions that another coordinator decides",
+        &["false"],
+    ),
+    (
         "remote.log.storage.system.enable",
         "kuring has no tiered storage: the remote copies would not be made",
         &["false"],
@@ -82,7 +87,6 @@ const THREADS: &str =
     "kuring has no such thread pool: kuring.shards and kuring.file.threads take their place";
 const REPLICATION: &str = "kuring does not replicate between nodes yet";
 const QUORUM: &str = "kuring's metadata log has timings and sizes of its own";
-const TRANSACTIONS: &str = "kuring has no transactions yet";
 const GROUPS: &str = "kuring serves classic consumer groups only";
 const TIERED: &str = "kuring has no tiered storage";
 const METRICS: &str = "kuring's metrics are not Kafka's reporters";
@@ -119,9 +123,7 @@ const IGNORED: &[(&str, &str)] = &[
     ("quota.*", QUOTAS),
     ("replication.quota.*", QUOTAS),
     ("alter.log.dirs.replication.quota.*", QUOTAS),
-    ("transaction.*", TRANSACTIONS),
-    ("transactional.*", TRANSACTIONS),
-    ("add.partitions.to.txn.*", TRANSACTIONS),
+    ("transaction.state.log.load.buffer.size", "kuring loads transactions in blocks of its own size"),
     ("group.*", GROUPS),
     ("share.*", GROUPS),
     ("errors.deadletterqueue.*", GROUPS),

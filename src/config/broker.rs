@@ -6,7 +6,7 @@ use super::listeners::{ListenerTexts, Listeners};
 use super::properties;
 use super::settings::{Levels, Overrides, Settings};
 use super::table;
-use super::{ConnectionLimits, Listener, ListenerName, LogConfig, ServingLimits};
+use super::{ConnectionLimits, Listener, ListenerName, LogConfig, ServingLimits, TransactionSettings};
 use crate::base::BrokerId;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -112,6 +112,7 @@ pub struct BrokerConfig {
     pub producer_id_expiration_check_interval_ms: u64,
 
     pub groups: GroupSettings,
+    pub transactions: TransactionSettings,
 
     /// `None`: one per core that the process may use.
     pub shards: Option<u16>,
@@ -372,6 +373,7 @@ impl Given {
             producer_id_expiration_ms: s.integer("producer.id.expiration.ms"),
             producer_id_expiration_check_interval_ms: s.number("producer.id.expiration.check.interval.ms"),
             groups: group_settings(s),
+            transactions: TransactionSettings::new(s),
             shards: Some(s.number::<u16>("kuring.shards")).filter(|shards| *shards > 0),
             cpus: self.numbers(s, "kuring.cpus")?,
             unflushed_bytes_max: s.number("kuring.unflushed.bytes"),

@@ -17,6 +17,7 @@ mod log_levels;
 mod properties;
 mod settings;
 mod table;
+mod transactions;
 
 #[cfg(test)]
 mod broker_tests;
@@ -34,3 +35,4 @@ pub use limits::{ConnectionLimits, ListenerLimits, ServingLimits};
 pub use listeners::{Endpoint, Listener, ListenerName, SecurityProtocol};
 pub use log::{CleanerSettings, CleanupPolicy, LogConfig, TimestampType, TopicCompression};
 pub use settings::{Levels, Overrides, Settings};
+pub use transactions::TransactionSettings;

@@ -53,6 +53,10 @@ impl<'a> Reader<'a> {
         Ok(array)
     }
 
+    pub(super) fn i8(&mut self) -> Result<i8, Malformed> {
+        self.array().map(i8::from_be_bytes)
+    }
+
     pub(super) fn i16(&mut self) -> Result<i16, Malformed> {
         self.array().map(i16::from_be_bytes)
     }
@@ -113,6 +117,11 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// The count of an array that may be null.
+    pub(super) fn nullable_count(&mut self) -> Result<Option<usize>, Malformed> {
+        self.length(false)
+    }
+
     pub(super) fn count(&mut self) -> Result<usize, Malformed> {
         match self.length(false)? {
             Some(count) => Ok(count),
@@ -144,6 +153,16 @@ impl Writer {
         Self(buffer)
     }
 
+    pub(super) fn i8(&mut self, value: i8) -> &mut Self {
+        self.0.put_i8(value);
+        self
+    }
+
+    pub(super) fn i16(&mut self, value: i16) -> &mut Self {
+        self.0.put_i16(value);
+        self
+    }
+
     pub(super) fn i32(&mut self, value: i32) -> &mut Self {
         self.0.put_i32(value);
         self
@@ -167,6 +186,12 @@ impl Writer {
         self.varint(length + 1);
         self.0.put_slice(text.as_bytes());
         self
+    }
+
+    /// The count of a compact array; `None` is null.
+    pub(super) fn compact_count(&mut self, count: Option<usize>) -> &mut Self {
+        let count = count.map_or(Some(0), |count| u32::try_from(count).ok()?.checked_add(1));
+        self.varint(count.expect("a request is shorter than 2 GiB"))
     }
 
     fn varint(&mut self, mut value: u32) -> &mut Self {

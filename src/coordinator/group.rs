@@ -508,6 +508,28 @@ impl Group {
         }
     }
 
+    /// [`Group::check_commit`] within a transaction: an old producer names no member, and a rebalance does not
+    /// hold it up, because its epoch fences it.
+    pub(super) fn check_commit_in_transaction(
+        &self,
+        member_id: &StrBytes,
+        instance_id: Option<&StrBytes>,
+        generation: i32,
+    ) -> Result<(), ErrorCode> {
+        if self.state == State::Dead {
+            return Err(ErrorCode::CoordinatorNotAvailable);
+        }
+        let names_nobody = generation < 0 && member_id.is_empty() && instance_id.is_none();
+        if names_nobody || (generation < 0 && self.state == State::Empty) {
+            return Ok(());
+        }
+        self.check_member(member_id, instance_id)?;
+        match generation == self.generation {
+            true => Ok(()),
+            false => Err(ErrorCode::IllegalGeneration),
+        }
+    }
+
     /// The topics in the members' subscriptions to the chosen protocol.
     fn read_subscriptions(&self) -> Option<HashSet<StrBytes>> {
         if !self.uses_consumer_protocol() {

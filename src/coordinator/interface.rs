@@ -13,7 +13,9 @@ use kafka_protocol::messages::{
 use kafka_protocol::protocol::StrBytes;
 
 use super::offsets;
+use super::transactions::{Marker, Producer};
 use crate::base::PartitionIndex;
+use crate::log::Claim;
 use crate::wire::ErrorCode;
 
 /// Names a waiting request; chosen by the caller, handed back in [`Effect::Reply`] exactly once.
@@ -41,6 +43,17 @@ pub enum Request {
     Heartbeat(HeartbeatRequest),
     Leave(LeaveGroupRequest),
     Commit(OffsetCommitRequest),
+    /// Within a transaction: it counts when the transaction is committed. Answered as a commit.
+    CommitInTransaction {
+        commit: OffsetCommitRequest,
+        producer: Producer,
+        claim: Claim,
+    },
+    /// The end of a transaction on a partition of the offsets topic.
+    EndTransaction {
+        partition: PartitionIndex,
+        marker: Marker,
+    },
     /// `require_stable` waits for commits that are being appended.
     FetchOffsets {
         group: OffsetFetchRequestGroup,
@@ -56,6 +69,7 @@ pub enum Request {
 /// The answer to the [`Request`] of the same name.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Response {
+    EndTransaction(Result<(), ErrorCode>),
     Join(JoinGroupResponse),
     Sync(SyncGroupResponse),
     Heartbeat(HeartbeatResponse),
@@ -77,11 +91,13 @@ impl Request {
             Request::Sync(request) => Some(&request.group_id.0),
             Request::Heartbeat(request) => Some(&request.group_id.0),
             Request::Leave(request) => Some(&request.group_id.0),
-            Request::Commit(request) => Some(&request.group_id.0),
+            Request::Commit(request) | Request::CommitInTransaction { commit: request, .. } => {
+                Some(&request.group_id.0)
+            }
             Request::FetchOffsets { group, .. } => Some(&group.group_id.0),
             Request::DeleteOffsets(request) => Some(&request.group_id.0),
             Request::Describe(id) | Request::Delete(id) => Some(&id.0),
-            Request::List(_) => None,
+            Request::List(_) | Request::EndTransaction { .. } => None,
         }
     }
 
@@ -102,7 +118,10 @@ impl Request {
                 Response::Leave(LeaveGroupResponse::default().with_members(members.collect()))
             }
             Request::Leave(_) => Response::Leave(LeaveGroupResponse::default().with_error_code(code)),
-            Request::Commit(request) => Response::Commit(offsets::commit_error(request, error)),
+            Request::Commit(request) | Request::CommitInTransaction { commit: request, .. } => {
+                Response::Commit(offsets::commit_error(request, error))
+            }
+            Request::EndTransaction { .. } => Response::EndTransaction(Err(error)),
             Request::FetchOffsets { group, .. } => Response::FetchOffsets(
                 OffsetFetchResponseGroup::default()
                     .with_group_id(group.group_id.clone())
@@ -131,6 +150,7 @@ impl Response {
                 }
                 Response::Commit(response)
             }
+            Response::EndTransaction(_) => Response::EndTransaction(Err(error)),
             Response::Join(_) => Response::Join(join_error(StrBytes::new(), error)),
             Response::Sync(_) => Response::Sync(sync_error(error)),
             Response::Heartbeat(_) => Response::Heartbeat(HeartbeatResponse::default().with_error_code(code)),
@@ -177,7 +197,20 @@ pub enum Effect {
     /// [`super::Coordinator::appended`] with `ticket`.
     Append {
         partition: PartitionIndex,
-        records: Vec<KeyValue>,
+        content: Content,
         ticket: Ticket,
     },
+}
+
+/// What a coordinator appends.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Content {
+    Records(Vec<KeyValue>),
+    /// Records of a transaction: a batch of their own.
+    InTransaction {
+        records: Vec<KeyValue>,
+        producer: Producer,
+        claim: Claim,
+    },
+    Marker(Marker),
 }

@@ -7,14 +7,14 @@ use std::time::Duration;
 use kafka_protocol::protocol::StrBytes;
 
 use super::group::Group;
-use super::interface::{Client, Effect, KeyValue, ReplyToken, Request, Response, Ticket};
+use super::interface::{Client, Content, Effect, KeyValue, ReplyToken, Request, Response, Ticket};
 use super::partition::{Partition, Pending, tombstones};
 use super::partitioner::partition_for;
 use super::timers::{TimerKey, Timers};
 use super::turn::{Then, Turn, Write, append_error};
 use crate::base::clock::{Monotonic, Now};
 use crate::base::random::Random;
-use crate::base::{Counter, PartitionIndex, TopicName};
+use crate::base::{Counter, PartitionIndex, ProducerId, TopicName};
 use crate::config::GroupSettings;
 use crate::wire::ErrorCode;
 
@@ -76,6 +76,26 @@ impl Coordinator {
     pub fn replay(&mut self, partition: PartitionIndex, key: &[u8], value: Option<&[u8]>) {
         if let Some(partition) = self.partitions.get_mut(&partition).filter(|it| it.is_loading) {
             partition.replay(key, value);
+        }
+    }
+
+    /// [`Coordinator::replay`] of a record that belongs to a transaction.
+    pub fn replay_in_transaction(
+        &mut self,
+        partition: PartitionIndex,
+        producer: ProducerId,
+        key: &[u8],
+        value: Option<&[u8]>,
+    ) {
+        if let Some(partition) = self.partitions.get_mut(&partition).filter(|it| it.is_loading) {
+            partition.replay_in_transaction(producer, key, value);
+        }
+    }
+
+    /// [`Coordinator::replay`] of the end of a transaction.
+    pub fn replay_marker(&mut self, partition: PartitionIndex, producer: ProducerId, commit: bool) {
+        if let Some(partition) = self.partitions.get_mut(&partition).filter(|it| it.is_loading) {
+            partition.end_transaction(producer, commit);
         }
     }
 
@@ -250,7 +270,9 @@ impl Coordinator {
         for record in records {
             let key_value = record.encode();
             let size = key_value.key.len() + key_value.value.as_ref().map_or(0, |value| value.len());
-            if bytes > 0 && bytes + size > APPEND_BYTES_MAX {
+            // A request within a transaction is one batch: a part of it would stay if another failed.
+            let may_part = !matches!(then, Then::InTransaction { .. });
+            if may_part && bytes > 0 && bytes + size > APPEND_BYTES_MAX {
                 let records = std::mem::take(&mut part);
                 let write = Write { records, replay, reply: None, then: Then::Part };
                 self.enqueue(index, write, std::mem::take(&mut encoded));
@@ -267,12 +289,21 @@ impl Coordinator {
         let partition = self.partitions.get_mut(&index).expect("only a partition that serves is written");
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
-        let outcome = if encoded.is_empty() {
-            Some(Ok(()))
-        } else {
-            self.tickets.insert(ticket, index);
-            self.effects.push(Effect::Append { partition: index, records: encoded, ticket });
-            None
+        let content = match &write.then {
+            Then::EndTransaction(marker) => Some(Content::Marker(*marker)),
+            _ if encoded.is_empty() => None,
+            Then::InTransaction { producer, claim } => {
+                Some(Content::InTransaction { records: encoded, producer: *producer, claim: *claim })
+            }
+            _ => Some(Content::Records(encoded)),
+        };
+        let outcome = match content {
+            None => Some(Ok(())),
+            Some(content) => {
+                self.tickets.insert(ticket, index);
+                self.effects.push(Effect::Append { partition: index, content, ticket });
+                None
+            }
         };
         partition.pending.push_back(Pending { ticket, write, outcome, spoiled: None });
     }
@@ -309,7 +340,13 @@ fn complete(
     turn: &mut Turn<'_>,
 ) -> Option<Write> {
     let Write { records, replay, reply, then } = write;
-    if replay && result.is_ok() {
+    if let (Then::InTransaction { producer, .. }, Ok(())) = (&then, result) {
+        for record in records {
+            partition.hold(producer.id, record);
+        }
+    } else if let (Then::EndTransaction(marker), Ok(())) = (&then, result) {
+        partition.end_transaction(marker.producer.id, marker.commit);
+    } else if replay && result.is_ok() {
         for record in records {
             if let Some(mut group) = partition.apply(record) {
                 group.abandon(ErrorCode::UnknownMemberId, turn);
@@ -324,8 +361,8 @@ fn complete(
         turn.reply(token, response);
     }
     match (then, result) {
-        (Then::Nothing, Ok(())) => None,
-        (Then::Nothing, Err(error)) => {
+        (Then::Nothing | Then::InTransaction { .. } | Then::EndTransaction(_), Ok(())) => None,
+        (Then::Nothing | Then::InTransaction { .. } | Then::EndTransaction(_), Err(error)) => {
             tracing::warn!(%error, "an append to __consumer_offsets failed");
             None
         }
@@ -360,7 +397,7 @@ fn complete(
             None
         }
         (Then::Fetch { token, group }, _) => {
-            turn.reply(token, Response::FetchOffsets(partition.offsets.fetch(&group)));
+            turn.reply(token, Response::FetchOffsets(partition.fetch_stable(&group)));
             None
         }
     }

@@ -16,19 +16,21 @@ mod machine;
 mod member;
 mod membership;
 mod offsets;
+mod open_offsets;
 mod partition;
 mod partitioner;
 mod rebalance;
 mod records;
 mod requests;
 mod timers;
+pub mod transactions;
 mod turn;
 
 #[cfg(test)]
 mod tests;
 
 pub use figures::{Committed, Told};
-pub use interface::{Client, Effect, KeyValue, ReplyToken, Request, Response, Ticket};
+pub use interface::{Client, Content, Effect, KeyValue, ReplyToken, Request, Response, Ticket};
 pub use machine::Coordinator;
 pub use partitioner::partition_for;
 pub use records::{GroupValue, MemberValue, OffsetKey, OffsetValue, Record, RecordError};

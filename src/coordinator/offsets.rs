@@ -17,6 +17,7 @@ use kafka_protocol::protocol::StrBytes;
 
 use super::codec::STRING_BYTES_MAX;
 use super::member::copy_text;
+use super::partition::Partition;
 use super::records::{OffsetKey, OffsetValue, Record};
 use crate::base::clock::Timestamp;
 use crate::base::{LeaderEpoch, Offset, PartitionIndex, TopicId};
@@ -123,6 +124,44 @@ impl Offsets {
     }
 }
 
+impl Partition {
+    /// The answer to OffsetFetch for one group that wants decided offsets only: one whose transaction is open is
+    /// refused, because it may become another.
+    pub(super) fn fetch_stable(&self, request: &OffsetFetchRequestGroup) -> OffsetFetchResponseGroup {
+        let mut fetched = self.offsets.fetch(request);
+        let group = &request.group_id.0;
+        if !self.open.has_group(group) {
+            return fetched;
+        }
+        for topic in &mut fetched.topics {
+            for partition in &mut topic.partitions {
+                let index = PartitionIndex(partition.partition_index);
+                if self.open.contains(group, &topic.name.0, index) {
+                    *partition = fetched_nothing(index.0, ErrorCode::UnstableOffsetCommit);
+                }
+            }
+        }
+        // Those that were never committed outside of the transaction are not among all offsets yet.
+        if request.topics.is_none() {
+            self.add_undecided(group, &mut fetched.topics);
+        }
+        fetched
+    }
+
+    fn add_undecided(&self, group: &StrBytes, topics: &mut Vec<OffsetFetchResponseTopics>) {
+        for key in self.open.keys_of_group(group) {
+            let at = topics.iter().position(|topic| topic.name.0 == key.topic).unwrap_or_else(|| {
+                topics.push(OffsetFetchResponseTopics::default().with_name(TopicName(key.topic.clone())));
+                topics.len() - 1
+            });
+            let partitions = &mut topics[at].partitions;
+            if !partitions.iter().any(|partition| partition.partition_index == key.partition.0) {
+                partitions.push(fetched_nothing(key.partition.0, ErrorCode::UnstableOffsetCommit));
+            }
+        }
+    }
+}
+
 impl OffsetValue {
     /// Whether it was committed for this topic and not for a former one of its name. Not knowing passes.
     fn is_of(&self, topic_id: TopicId) -> bool {
@@ -139,6 +178,10 @@ fn with_keys<'a>(
             (OffsetKey { group: group.clone(), topic: topic.clone(), partition: *partition }, value)
         })
     })
+}
+
+fn fetched_nothing(index: i32, error: ErrorCode) -> OffsetFetchResponsePartitions {
+    fetched(index, None).with_error_code(error.code())
 }
 
 fn fetched(index: i32, value: Option<&OffsetValue>) -> OffsetFetchResponsePartitions {

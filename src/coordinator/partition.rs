@@ -8,8 +8,10 @@ use kafka_protocol::protocol::StrBytes;
 use super::group::Group;
 use super::interface::Ticket;
 use super::offsets::Offsets;
+use super::open_offsets::OpenOffsets;
 use super::records::{OffsetKey, Record, RecordError};
 use super::turn::Write;
+use crate::base::ProducerId;
 use crate::base::clock::Timestamp;
 use crate::wire::ErrorCode;
 
@@ -18,6 +20,7 @@ pub(super) struct Partition {
     pub(super) is_loading: bool,
     pub(super) groups: BTreeMap<StrBytes, Group>,
     pub(super) offsets: Offsets,
+    pub(super) open: OpenOffsets,
     /// In append order, which is the order they are applied in.
     pub(super) pending: VecDeque<Pending>,
     /// Topics that were deleted while the log was read.
@@ -40,6 +43,7 @@ impl Partition {
             is_loading: true,
             groups: BTreeMap::new(),
             offsets: Offsets::default(),
+            open: OpenOffsets::default(),
             pending: VecDeque::new(),
             deleted_topics: Vec::new(),
             skipped: 0,
@@ -62,6 +66,17 @@ impl Partition {
         }
     }
 
+    /// Holds one record of the log that belongs to a transaction.
+    pub(super) fn replay_in_transaction(&mut self, producer: ProducerId, key: &[u8], value: Option<&[u8]>) {
+        match Record::decode(key, value) {
+            Ok(record) => self.hold(producer, record),
+            Err(error) => {
+                self.skipped += 1;
+                tracing::warn!(%error, "skipped a transaction's record of __consumer_offsets");
+            }
+        }
+    }
+
     fn apply_loaded(&mut self, record: Record) {
         match record {
             Record::Group { group, value: Some(value) } => {
@@ -77,10 +92,12 @@ impl Partition {
     pub(super) fn apply(&mut self, record: Record) -> Option<Group> {
         match record {
             Record::Offset { key, value } => {
-                if let (Some(value), false) = (&value, self.groups.contains_key(&key.group)) {
-                    // A consumer that assigns its partitions itself: the commit makes its group.
-                    let group = Group::new(key.group.clone(), value.committed_at);
-                    self.groups.insert(key.group.clone(), group);
+                match &value {
+                    Some(value) => {
+                        self.make_simple_group(&key.group, value.committed_at);
+                        self.open.overtake(&key);
+                    }
+                    None => self.open.remove(&key),
                 }
                 self.offsets.apply(key, value);
                 None
@@ -89,6 +106,29 @@ impl Partition {
             Record::Group { value: Some(_), .. } => {
                 unreachable!("the record of a living group is not replayed")
             }
+        }
+    }
+
+    /// A consumer that assigns its partitions itself: its commit makes its group.
+    fn make_simple_group(&mut self, id: &StrBytes, at: Timestamp) {
+        if !self.groups.contains_key(id) {
+            self.groups.insert(id.clone(), Group::new(id.clone(), at));
+        }
+    }
+
+    /// Applies one record of a transaction, of the log or just written.
+    pub(super) fn hold(&mut self, producer: ProducerId, record: Record) {
+        // A coordinator writes nothing but commits within a transaction.
+        if let Record::Offset { key, value: Some(value) } = record {
+            self.make_simple_group(&key.group, value.committed_at);
+            self.open.hold(producer, key, value);
+        }
+    }
+
+    /// Applies the end of a transaction.
+    pub(super) fn end_transaction(&mut self, producer: ProducerId, commit: bool) {
+        for (key, value) in self.open.end(producer, commit) {
+            self.offsets.apply(key, Some(value));
         }
     }
 
@@ -101,19 +141,21 @@ impl Partition {
     }
 
     pub(super) fn has_pending_offsets(&self, group: &StrBytes) -> bool {
-        self.pending_offsets().any(|key| key.group == *group)
+        self.open.has_group(group) || self.pending_offsets().any(|key| key.group == *group)
     }
 
     /// The keys of all offsets of a group.
     pub(super) fn offsets_of_group(&self, group: &StrBytes) -> BTreeSet<OffsetKey> {
         let pending = self.pending_offsets().filter(|key| key.group == *group).cloned();
-        self.offsets.of_group(group).map(|(key, _)| key).chain(pending).collect()
+        let open = self.open.keys_of_group(group);
+        self.offsets.of_group(group).map(|(key, _)| key).chain(pending).chain(open).collect()
     }
 
     /// The keys of all offsets of a topic.
     pub(super) fn offsets_of_topic(&self, topic: &StrBytes) -> BTreeSet<OffsetKey> {
         let pending = self.pending_offsets().filter(|key| key.topic == *topic).cloned();
-        self.offsets.of_topic(topic).chain(pending).collect()
+        let open = self.open.keys().filter(|key| key.topic == *topic);
+        self.offsets.of_topic(topic).chain(pending).chain(open).collect()
     }
 
     /// Tombstones for the offsets of `group` that expired, and whether nothing is left of them.
@@ -134,7 +176,8 @@ impl Partition {
                     },
                     _ => false,
                 };
-            if is_expired && !self.pending_offsets().any(|pending| *pending == key) {
+            let is_open = self.open.contains(&key.group, &key.topic, key.partition);
+            if is_expired && !is_open && !self.pending_offsets().any(|pending| *pending == key) {
                 expired.push(key);
             } else {
                 all_expired = false;

@@ -17,6 +17,7 @@ use super::member::copy_text;
 use super::offsets;
 use super::partition::Partition;
 use super::records::Record;
+use super::transactions::Marker;
 use super::turn::{Then, Turn, Write};
 use crate::base::PartitionIndex;
 use crate::base::clock::Now;
@@ -36,6 +37,9 @@ impl Coordinator {
     ) -> Option<Response> {
         if let Request::List(request) = &request {
             return Some(Response::List(self.list(request)));
+        }
+        if let Request::EndTransaction { partition, marker } = request {
+            return self.end_transaction(partition, marker, token, now);
         }
         if let Some(error) = self.refusal(&request, client) {
             return Some(refuse(&request, error));
@@ -61,6 +65,10 @@ impl Coordinator {
             Request::Heartbeat(request) => self.heartbeat(index, &request, now),
             Request::Leave(request) => self.leave(index, request, token, now),
             Request::Commit(request) => self.commit(index, request, client, token, now),
+            Request::CommitInTransaction { commit, producer, claim } => {
+                let then = Then::InTransaction { producer, claim };
+                self.commit_in_transaction(index, commit, then, token, now)
+            }
             Request::FetchOffsets { group, require_stable } => {
                 self.fetch_offsets(index, group, require_stable, token, now)
             }
@@ -76,7 +84,7 @@ impl Coordinator {
                     Err(error) => Some(Response::Delete(Some(error))),
                 }
             }
-            Request::List(_) => unreachable!("it was answered above"),
+            Request::List(_) | Request::EndTransaction { .. } => unreachable!("it was answered above"),
         }
     }
 
@@ -90,6 +98,7 @@ impl Coordinator {
                 | Request::Sync(_)
                 | Request::Heartbeat(_)
                 | Request::Leave(_)
+                | Request::CommitInTransaction { .. }
                 | Request::DeleteOffsets(_)
         );
         if (needs_id && id.is_empty()) || id.len() > STRING_BYTES_MAX {
@@ -198,6 +207,46 @@ impl Coordinator {
         self.submit_records(index, records, token, Response::Commit(response), now)
     }
 
+    fn commit_in_transaction(
+        &mut self,
+        index: PartitionIndex,
+        request: OffsetCommitRequest,
+        then: Then,
+        token: ReplyToken,
+        now: Now,
+    ) -> Option<Response> {
+        let (partition, _) = self.parts(index, now)?;
+        if let Err(error) = check_commit_in_transaction(partition, &request) {
+            return Some(Request::Commit(request).failed(error));
+        }
+        let metadata_max = usize::try_from(self.settings.offset_metadata_bytes_max).unwrap_or(0);
+        let (records, response) = offsets::commit(&request, metadata_max, now.wall);
+        if records.is_empty() {
+            return Some(Response::Commit(response));
+        }
+        let write = Write { records, replay: false, reply: None, then };
+        self.submit_with_reply(index, write, token, Response::Commit(response), now)
+    }
+
+    /// The marker is appended whatever groups there are: what the transaction wrote may have been deleted.
+    fn end_transaction(
+        &mut self,
+        index: PartitionIndex,
+        marker: Marker,
+        token: ReplyToken,
+        now: Now,
+    ) -> Option<Response> {
+        let Some((partition, _)) = self.parts(index, now) else {
+            return Some(Response::EndTransaction(Err(ErrorCode::NotCoordinator)));
+        };
+        if partition.is_loading {
+            return Some(Response::EndTransaction(Err(ErrorCode::CoordinatorLoadInProgress)));
+        }
+        let then = Then::EndTransaction(marker);
+        let write = Write { records: Vec::new(), replay: false, reply: None, then };
+        self.submit_with_reply(index, write, token, Response::EndTransaction(Ok(())), now)
+    }
+
     fn fetch_offsets(
         &mut self,
         index: PartitionIndex,
@@ -212,7 +261,10 @@ impl Coordinator {
             self.submit_all(index, [Write { records: Vec::new(), replay: false, reply: None, then }], now);
             return None;
         }
-        Some(Response::FetchOffsets(partition.offsets.fetch(&group)))
+        Some(Response::FetchOffsets(match require_stable {
+            true => partition.fetch_stable(&group),
+            false => partition.offsets.fetch(&group),
+        }))
     }
 
     fn delete_offsets(
@@ -285,9 +337,23 @@ fn may_append(request: &Request) -> bool {
             | Request::Sync(_)
             | Request::Leave(_)
             | Request::Commit(_)
+            | Request::CommitInTransaction { .. }
             | Request::DeleteOffsets(_)
             | Request::Delete(_)
     )
+}
+
+/// Who may commit within a transaction: members are checked only where the request names one (KIP-447).
+fn check_commit_in_transaction(
+    partition: &Partition,
+    request: &OffsetCommitRequest,
+) -> Result<(), ErrorCode> {
+    let generation = request.generation_id_or_member_epoch;
+    let Some(group) = partition.groups.get(&request.group_id.0) else {
+        return if generation < 0 { Ok(()) } else { Err(ErrorCode::IllegalGeneration) };
+    };
+    let (member, instance) = (&request.member_id, request.group_instance_id.as_ref());
+    group.check_commit_in_transaction(member, instance, generation)
 }
 
 /// Who may commit; a commit is also a sign of life.

@@ -12,9 +12,11 @@ use super::interface::{Effect, ReplyToken, Response};
 use super::member::Protocol;
 use super::records::Record;
 use super::timers::{TimerKey, Timers};
+use super::transactions::{Marker, Producer};
 use crate::base::clock::{Monotonic, Now};
 use crate::base::random::Random;
 use crate::config::GroupSettings;
+use crate::log::Claim;
 use crate::wire::ErrorCode;
 
 pub(super) struct Turn<'a> {
@@ -93,6 +95,13 @@ pub(super) enum Then {
     },
     /// A static member came back under a new id without a rebalance.
     Renamed(Box<Renamed>),
+    /// The records are offsets of a transaction: they are held until it ends.
+    InTransaction {
+        producer: Producer,
+        claim: Claim,
+    },
+    /// A transaction ends.
+    EndTransaction(Marker),
     /// Nothing is written: offsets are read once what was appended before is applied.
     Fetch {
         token: ReplyToken,

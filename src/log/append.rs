@@ -19,6 +19,7 @@ use super::names::{self, FileKind};
 use super::producers::{Check, Origin};
 use super::read::Recent;
 use super::segment::{Segment, SegmentFile, SegmentMark};
+use super::verification::Claim;
 use super::{Log, LogError, index, snapshot};
 
 /// A validated batch: the head is patched by the append, the body goes to the file as it is.
@@ -26,14 +27,18 @@ use super::{Log, LogError, index, snapshot};
 pub struct Batch {
     pub head: BatchHead,
     pub body: Bytes,
+    pub claim: Claim,
 }
 
 impl Batch {
     /// Splits the bytes of a whole batch; the body is a slice of them. `None` if they are not exactly one batch.
     pub fn from_bytes(bytes: &Bytes) -> Option<Batch> {
         let view = BatchView::parse(bytes).ok()?;
-        (view.bytes().len() == bytes.len())
-            .then(|| Batch { head: *view.head(), body: bytes.slice(HEAD_LEN..) })
+        (view.bytes().len() == bytes.len()).then(|| Batch {
+            head: *view.head(),
+            body: bytes.slice(HEAD_LEN..),
+            claim: Claim::Unchecked,
+        })
     }
 }
 
@@ -116,10 +121,10 @@ impl<F: Files> Log<F> {
         }
         if batch.head.attributes().is_control() && batch.head.producer_id().is_some() {
             let marker = marker(&batch.head, &batch.body).ok_or(ErrorCode::InvalidRecord)?;
-            self.producers.check_marker(&batch.head, marker)?;
+            self.producers.check_marker(&batch.head, marker, batch.claim)?;
             return Ok(Admitted::Append(Some(marker)));
         }
-        match self.producers.check(&batch.head, origin)? {
+        match self.producers.check(&batch.head, origin, batch.claim)? {
             Check::Append => Ok(Admitted::Append(None)),
             Check::Duplicate { first, last, timestamp } => Ok(Admitted::Known(Appended {
                 first,

@@ -36,6 +36,7 @@ mod snapshot;
 mod tidy;
 mod truncate;
 mod txn_index;
+mod verification;
 
 #[cfg(test)]
 mod fault_tests;
@@ -48,7 +49,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use crate::base::clock::{Monotonic, Now};
-use crate::base::{LeaderEpoch, Offset, TopicPartition};
+use crate::base::{LeaderEpoch, Offset, ProducerEpoch, ProducerId, TopicPartition};
 use crate::config::LogConfig;
 use crate::io::Files;
 use crate::wire::ErrorCode;
@@ -75,6 +76,7 @@ pub use reserve::Reserve;
 pub use scrub::{ScrubFinding, ScrubJob, ScrubOutcome, ScrubPosition};
 pub use segment::{FileRange, OffsetMetadata, SegmentFile, TimestampOffset};
 pub use txn_index::AbortedTransaction;
+pub use verification::{Claim, Guard};
 
 use epochs::Epochs;
 use jobs::Upkeep;
@@ -277,6 +279,19 @@ impl<F: Files> Log<F> {
     /// DescribeProducers.
     pub fn producers(&self) -> impl Iterator<Item = ProducerDescription> {
         self.producers.descriptions()
+    }
+
+    /// *Shard.* Before a transactional batch is written: `None` if the producer's transaction is under way here,
+    /// else the guard to append with once the coordinator has the partition in the transaction.
+    pub fn begin_verification(
+        &mut self,
+        id: ProducerId,
+        epoch: ProducerEpoch,
+        sequence: i32,
+        bumps_epoch: bool,
+        now: Now,
+    ) -> Result<Option<Guard>, ErrorCode> {
+        self.producers.begin_verification(id, epoch, sequence, bumps_epoch, now.wall)
     }
 
     /// *Shard.* A sweep: forgets producers that wrote nothing for `producer.id.expiration.ms`.

@@ -13,6 +13,7 @@ use crate::wire::ErrorCode;
 use crate::wire::record::{BatchHead, EndTxnMarker, increment_sequence};
 
 use super::txn_index::AbortedTransaction;
+use super::verification::{Claim, Guard, Verifications};
 
 /// Batches remembered per producer; clients have at most as many requests in flight.
 pub const BATCHES_KEPT: usize = 5;
@@ -159,6 +160,7 @@ pub(super) struct Producers {
     /// First offset → marker's offset of the transactions that ended above the high watermark.
     unreplicated: BTreeMap<Offset, Offset>,
     undo: Vec<Undo>,
+    verifications: Verifications,
 }
 
 impl Producers {
@@ -166,13 +168,65 @@ impl Producers {
         self.producers.len()
     }
 
+    /// The guard for the first batch of a transaction; `None` if it has been written.
+    pub fn begin_verification(
+        &mut self,
+        id: ProducerId,
+        epoch: ProducerEpoch,
+        sequence: i32,
+        bumps_epoch: bool,
+        now: Timestamp,
+    ) -> Result<Option<Guard>, ErrorCode> {
+        match self.producers.get(&id) {
+            Some(producer) if epoch < producer.epoch => Err(ErrorCode::InvalidProducerEpoch),
+            _ if self.is_in_transaction(id, epoch) => Ok(None),
+            _ => Ok(Some(self.verifications.begin(id, epoch, sequence, bumps_epoch, now))),
+        }
+    }
+
+    fn is_in_transaction(&self, id: ProducerId, epoch: ProducerEpoch) -> bool {
+        let producer = self.producers.get(&id);
+        producer.is_some_and(|producer| producer.transaction_first.is_some() && producer.epoch == epoch)
+    }
+
+    /// Whether a transactional batch belongs to a transaction that somebody will end (KIP-890).
+    fn check_claim(&self, head: &BatchHead, claim: Claim) -> Result<(), ErrorCode> {
+        let (id, epoch) = (head.producer_id(), head.producer_epoch());
+        if !head.attributes().is_transactional() || self.is_in_transaction(id, epoch) {
+            return Ok(());
+        }
+        if self.producers.get(&id).is_some_and(|producer| epoch < producer.epoch) {
+            return Err(ErrorCode::InvalidProducerEpoch);
+        }
+        let current = self.verifications.get(id).map(|verification| verification.guard);
+        match claim {
+            Claim::Unchecked => Ok(()),
+            Claim::Begins(guard) if current == Some(guard) => Ok(()),
+            Claim::Begins(_) | Claim::Open | Claim::EpochBumped => Err(ErrorCode::InvalidTxnState),
+        }
+    }
+
     /// Whether the batch may be appended.
-    pub fn check(&self, head: &BatchHead, origin: Origin) -> Result<Check, ErrorCode> {
+    pub fn check(&self, head: &BatchHead, origin: Origin, claim: Claim) -> Result<Check, ErrorCode> {
         let id = head.producer_id();
         if !id.is_some() {
             return Ok(Check::Append);
         }
-        let Some(producer) = self.producers.get(&id) else { return Ok(Check::Append) };
+        let verification = self.verifications.get(id).filter(|_| origin == Origin::Client);
+        let Some(producer) = self.producers.get(&id) else {
+            self.check_claim(head, claim)?;
+            let first = head.base_sequence();
+            return match verification {
+                // A producer whose every transaction has its own epoch begins each with 0.
+                Some(verification) if verification.bumps_epoch && first != 0 => {
+                    Err(ErrorCode::OutOfOrderSequenceNumber)
+                }
+                Some(verification) if first > verification.lowest_sequence => {
+                    Err(ErrorCode::OutOfOrderSequenceNumber)
+                }
+                _ => Ok(Check::Append),
+            };
+        };
         let (epoch, first) = (head.producer_epoch(), head.base_sequence());
         if origin == Origin::Client && epoch == producer.epoch {
             let same = |kept: &&KeptBatch| {
@@ -186,8 +240,12 @@ impl Producers {
                 });
             }
         }
+        self.check_claim(head, claim)?;
         if epoch < producer.epoch {
             return Err(ErrorCode::InvalidProducerEpoch);
+        }
+        if verification.is_some_and(|verification| first > verification.lowest_sequence) {
+            return Err(ErrorCode::OutOfOrderSequenceNumber);
         }
         if origin == Origin::Client && producer.epoch != NO_EPOCH {
             let wanted = match producer.last() {
@@ -207,10 +265,26 @@ impl Producers {
         Ok(Check::Append)
     }
 
-    /// Whether the coordinator that sent the marker is still the one in charge (KIP-98).
-    pub fn check_marker(&self, head: &BatchHead, marker: EndTxnMarker) -> Result<(), ErrorCode> {
+    /// Whether the coordinator that sent the marker is still the one in charge (KIP-98), and the marker not one
+    /// of a transaction before the present one (KIP-1228).
+    pub fn check_marker(
+        &self,
+        head: &BatchHead,
+        marker: EndTxnMarker,
+        claim: Claim,
+    ) -> Result<(), ErrorCode> {
+        const EPOCH_MAX: ProducerEpoch = ProducerEpoch(i16::MAX);
+        let epoch = head.producer_epoch();
+        let is_late = |producer: &Producer| {
+            claim == Claim::EpochBumped
+                && epoch == producer.epoch
+                && epoch != EPOCH_MAX
+                && producer.transaction_first.is_some()
+        };
         match self.producers.get(&head.producer_id()) {
-            Some(producer) if head.producer_epoch() < producer.epoch => Err(ErrorCode::InvalidProducerEpoch),
+            Some(producer) if epoch < producer.epoch || is_late(producer) => {
+                Err(ErrorCode::InvalidProducerEpoch)
+            }
             Some(producer) if marker.coordinator_epoch < producer.coordinator_epoch => {
                 Err(ErrorCode::TransactionCoordinatorFenced)
             }
@@ -239,6 +313,9 @@ impl Producers {
             producer.transaction_first = Some(first);
             self.open.insert(first, id);
         }
+        if head.attributes().is_transactional() {
+            self.verifications.clear(id);
+        }
         self.undo.push(Undo { id, before, began: begins.then_some(first), completed: None });
     }
 
@@ -253,6 +330,7 @@ impl Producers {
         producer.coordinator_epoch = marker.coordinator_epoch;
         producer.last_timestamp = head.max_timestamp();
         let first = producer.transaction_first.take();
+        self.verifications.clear(id);
         if let Some(first) = first {
             self.open.remove(&first);
             self.unreplicated.insert(first, last);
@@ -312,6 +390,7 @@ impl Producers {
         if !self.producers.values().all(alive) {
             self.producers.retain(|_, producer| alive(producer));
         }
+        self.verifications.expire(wall, expiration_ms);
     }
 
     pub fn insert(&mut self, id: ProducerId, producer: Producer) {
@@ -372,7 +451,7 @@ mod tests {
     }
 
     fn append(producers: &mut Producers, head: &BatchHead) -> Result<Check, ErrorCode> {
-        let check = producers.check(head, Origin::Client)?;
+        let check = producers.check(head, Origin::Client, Claim::Unchecked)?;
         if check == Check::Append {
             producers.apply(head);
             producers.commit();
@@ -426,7 +505,7 @@ mod tests {
         assert_eq!(append(&mut producers, &head(1, 4, 0, 1, 1)), Ok(Check::Append));
         assert_eq!(append(&mut producers, &head(1, 3, 78, 2, 1)), Err(ErrorCode::InvalidProducerEpoch));
         let coordinators = head(1, 4, -1, 2, 1);
-        assert_eq!(producers.check(&coordinators, Origin::Coordinator), Ok(Check::Append));
+        assert_eq!(producers.check(&coordinators, Origin::Coordinator, Claim::Unchecked), Ok(Check::Append));
     }
 
     #[test]
@@ -437,7 +516,7 @@ mod tests {
         assert_eq!(append(&mut producers, &head(2, 0, 1, 12, 1)), Err(ErrorCode::InvalidTxnState));
         let marker = EndTxnMarker { commit: true, coordinator_epoch: 7 };
         let end = head(1, 0, -1, 12, 1);
-        assert_eq!(producers.check_marker(&end, marker), Ok(()));
+        assert_eq!(producers.check_marker(&end, marker, Claim::Unchecked), Ok(()));
         assert_eq!(producers.apply_marker(&end, marker), None, "a commit");
         assert_eq!(producers.first_unstable(), Some(Offset(10)));
         producers.high_watermark_advanced(Offset(12));
@@ -445,7 +524,10 @@ mod tests {
         producers.high_watermark_advanced(Offset(13));
         assert_eq!(producers.first_unstable(), Some(Offset(11)));
         let zombie = EndTxnMarker { coordinator_epoch: 6, ..marker };
-        assert_eq!(producers.check_marker(&end, zombie), Err(ErrorCode::TransactionCoordinatorFenced));
+        assert_eq!(
+            producers.check_marker(&end, zombie, Claim::Unchecked),
+            Err(ErrorCode::TransactionCoordinatorFenced)
+        );
     }
 
     #[test]
@@ -486,5 +568,75 @@ mod tests {
         assert_eq!(producers.len(), 2);
         producers.expire(Timestamp(1000 + 100), 100);
         assert_eq!(producers.descriptions().map(|producer| producer.id.0).collect::<Vec<_>>(), [2]);
+    }
+
+    #[test]
+    fn a_transaction_begins_with_a_guard_and_goes_on_without() {
+        let mut producers = Producers::default();
+        let first = transactional(head(1, 0, 0, 10, 1));
+        let check =
+            |producers: &Producers, head: &BatchHead, claim| producers.check(head, Origin::Client, claim);
+        assert_eq!(check(&producers, &first, Claim::Open), Err(ErrorCode::InvalidTxnState));
+        let begin = |producers: &mut Producers, epoch: i16, sequence| {
+            let epoch = ProducerEpoch(epoch);
+            producers.begin_verification(ProducerId(1), epoch, sequence, false, Timestamp(1000))
+        };
+        let guard = begin(&mut producers, 0, 0).unwrap().unwrap();
+        assert_eq!(begin(&mut producers, 0, 0), Ok(Some(guard)), "asked again");
+        assert_eq!(check(&producers, &first, Claim::Begins(guard)), Ok(Check::Append));
+        // The transaction ends before the batch is there.
+        let marker = EndTxnMarker { commit: false, coordinator_epoch: 1 };
+        producers.apply_marker(&head(1, 0, -1, 10, 1), marker);
+        assert_eq!(check(&producers, &first, Claim::Begins(guard)), Err(ErrorCode::InvalidTxnState));
+        let guard = begin(&mut producers, 0, 0).unwrap().unwrap();
+        producers.apply(&first);
+        assert_eq!(begin(&mut producers, 0, 1), Ok(None), "under way");
+        let second = transactional(head(1, 0, 1, 11, 1));
+        assert_eq!(check(&producers, &second, Claim::Open), Ok(Check::Append));
+        assert_eq!(check(&producers, &second, Claim::Begins(guard)), Ok(Check::Append));
+        let zombie = transactional(head(1, -1, 1, 11, 1));
+        assert_eq!(check(&producers, &zombie, Claim::Open), Err(ErrorCode::InvalidProducerEpoch));
+        assert_eq!(begin(&mut producers, -1, 0), Err(ErrorCode::InvalidProducerEpoch));
+    }
+
+    #[test]
+    fn a_batch_does_not_overtake_the_one_that_was_verified_before_it() {
+        let mut producers = Producers::default();
+        let begin = |producers: &mut Producers, sequence, bumps| {
+            let epoch = ProducerEpoch(0);
+            producers.begin_verification(ProducerId(1), epoch, sequence, bumps, Timestamp(1000))
+        };
+        let guard = begin(&mut producers, 3, false).unwrap().unwrap();
+        begin(&mut producers, 5, false).unwrap();
+        let claim = Claim::Begins(guard);
+        let overtaking = transactional(head(1, 0, 5, 0, 1));
+        assert_eq!(
+            producers.check(&overtaking, Origin::Client, claim),
+            Err(ErrorCode::OutOfOrderSequenceNumber)
+        );
+        let next = transactional(head(1, 0, 3, 0, 1));
+        assert_eq!(producers.check(&next, Origin::Client, claim), Ok(Check::Append));
+        let mut producers = Producers::default();
+        let claim = Claim::Begins(begin(&mut producers, 3, true).unwrap().unwrap());
+        assert_eq!(
+            producers.check(&next, Origin::Client, claim),
+            Err(ErrorCode::OutOfOrderSequenceNumber),
+            "under transactions v2 an unknown producer begins with 0"
+        );
+    }
+
+    #[test]
+    fn a_late_marker_does_not_end_the_next_transaction() {
+        let mut producers = Producers::default();
+        let marker = EndTxnMarker { commit: true, coordinator_epoch: 1 };
+        let end = head(1, 1, -1, 10, 1);
+        let check = |producers: &Producers, claim| producers.check_marker(&end, marker, claim);
+        append(&mut producers, &transactional(head(1, 0, 0, 0, 1))).unwrap();
+        assert_eq!(check(&producers, Claim::EpochBumped), Ok(()));
+        producers.apply_marker(&end, marker);
+        assert_eq!(check(&producers, Claim::EpochBumped), Ok(()), "written twice");
+        append(&mut producers, &transactional(head(1, 1, 0, 11, 1))).unwrap();
+        assert_eq!(check(&producers, Claim::EpochBumped), Err(ErrorCode::InvalidProducerEpoch));
+        assert_eq!(check(&producers, Claim::Unchecked), Ok(()));
     }
 }

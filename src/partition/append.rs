@@ -11,9 +11,9 @@ use crate::base::Offset;
 use crate::base::clock::Now;
 use crate::config::Durability;
 use crate::io::Files;
-use crate::log::{Appended, Batch, Origin};
+use crate::log::{Appended, Batch, Claim, Origin};
 use crate::wire::ErrorCode;
-use crate::wire::validate::{Limits, RecordError, Validation};
+use crate::wire::validate::{Limits, RecordError, ValidatedBatch, Validation};
 
 /// Records written by one call at most, so that a turn's end is never far.
 const BATCHES_PER_WRITE_MAX: usize = 256;
@@ -45,6 +45,9 @@ pub struct QueuedAppend<T> {
     /// Version of the Produce request: some codecs need a newer one.
     pub produce_version: i16,
     pub acks: Acks,
+    /// A coordinator's batch is taken as it is.
+    pub origin: Origin,
+    pub claim: Claim,
     pub token: T,
 }
 
@@ -121,6 +124,16 @@ impl<F: Files, T> Partition<F, T> {
                 owners.extend(self.queue.pop_front().map(|queued| queued.append));
                 continue;
             }
+            if queued.append.origin == Origin::Coordinator {
+                match own_batch(&queued.append, self.config.max_message_bytes as usize) {
+                    Ok(batch) => {
+                        batches.push(batch);
+                        owners.extend(self.queue.pop_front().map(|queued| queued.append));
+                    }
+                    Err(code) => fail_front(&mut self.queue, AppendFailure::Code(code), committed),
+                }
+                continue;
+            }
             let begun = match queued.validation.take() {
                 Some(begun) => Ok(begun),
                 None => Validation::start(
@@ -149,13 +162,9 @@ impl<F: Files, T> Partition<F, T> {
                     turn.more = true;
                     break;
                 }
-                Poll::Ready(Ok(batch)) if batch.head.attributes().is_transactional() => {
-                    // No transaction was begun (KIP-890): nobody could end it, and the last stable offset
-                    // would stay before it for ever.
-                    fail_front(&mut self.queue, AppendFailure::Code(ErrorCode::InvalidTxnState), committed);
-                }
                 Poll::Ready(Ok(batch)) => {
-                    batches.push(Batch { head: batch.head, body: batch.body });
+                    let claim = queued.append.claim;
+                    batches.push(Batch { head: batch.head, body: batch.body, claim });
                     owners.extend(self.queue.pop_front().map(|queued| queued.append));
                 }
                 Poll::Ready(Err(error)) => {
@@ -204,7 +213,13 @@ impl<F: Files, T> Partition<F, T> {
         now: Now,
         committed: &mut Vec<Committed<T>>,
     ) {
-        let results = self.log.append(&mut batches, self.leader_epoch, Origin::Client, now);
+        let mut results = Vec::with_capacity(batches.len());
+        let mut batches = batches.as_mut_slice();
+        for run in owners.chunk_by(|one, next| one.origin == next.origin) {
+            let (of_run, rest) = batches.split_at_mut(run.len());
+            results.extend(self.log.append(of_run, self.leader_epoch, run[0].origin, now));
+            batches = rest;
+        }
         for (append, result) in owners.into_iter().zip(results) {
             let waits = append.acks == Acks::All || self.durability == Durability::Fsync;
             let outcome = Committed {
@@ -239,6 +254,15 @@ impl<F: Files, T> Partition<F, T> {
         while !self.queue.is_empty() {
             fail_front(&mut self.queue, AppendFailure::Code(code), committed);
         }
+    }
+}
+
+/// A batch that a coordinator of this broker made.
+fn own_batch<T>(append: &QueuedAppend<T>, bytes_max: usize) -> Result<Batch, ErrorCode> {
+    let batch = ValidatedBatch::from_own(&append.records).map_err(|_| ErrorCode::CorruptMessage)?;
+    match batch.len() > bytes_max {
+        true => Err(ErrorCode::MessageTooLarge),
+        false => Ok(Batch { head: batch.head, body: batch.body, claim: append.claim }),
     }
 }
 

@@ -18,7 +18,7 @@ use super::plan::{Plan, raise_open_files};
 use super::publish::Publisher;
 use super::strays;
 use crate::admin::{self, Admin, ControlSources, Desk, Line, Phase};
-use crate::api::{configs, group_driver};
+use crate::api::{configs, group_driver, txn_driver};
 use crate::base::{BrokerEpoch, clock, fatal};
 use crate::config::{self, BrokerConfig};
 use crate::io::net::Listener;
@@ -253,20 +253,23 @@ impl Leader {
         let quorum = self.open_quorum(&config).await?;
         let gate = self.gate.clone();
         let groups = group_driver::Driver::start(&shard);
+        let transactions = txn_driver::Driver::start(&shard);
         // It is empty: this is the only place that fills it.
         let _ = control.set(ControlSources { quorum: quorum.clone(), groups: groups.clone() });
-        let publisher = Publisher::new(shard.clone(), gate.clone(), groups.clone());
+        let publisher = Publisher::new(shard.clone(), gate.clone(), groups.clone(), transactions.clone());
         let services = Services {
             shard: shard.clone(),
             quorum: quorum.clone(),
             publisher: publisher.clone(),
             groups: groups.clone(),
+            transactions: transactions.clone(),
         };
         shard.set_control(Rc::new(services));
 
         let epoch = self.register(&config, &quorum).await?;
         if let Some(signal) = self.open_logs(&publisher, &quorum, &mut stops).await {
             tracing::info!(signal, "stopping before the logs are open");
+            transactions.stop();
             groups.stop();
             self.stop(&shard, &connections, &quorum, Vec::new(), epoch).await;
             tracing::info!("stopped");
@@ -288,6 +291,7 @@ impl Leader {
             tracing::error!("stopping: the thread that waits for signals has ended");
         }
         self.admin.set_phase(Phase::Stopping);
+        transactions.stop();
         groups.stop();
         gate.close();
         self.stop(&shard, &connections, &quorum, listening, epoch).await;

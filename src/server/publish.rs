@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use futures::lock::Mutex;
 
-use crate::api::{configs, group_driver};
+use crate::api::{configs, group_driver, txn_driver};
 use crate::metadata::Image;
 use crate::net::Gate;
 use crate::shard::Shard;
@@ -18,13 +18,19 @@ pub(super) struct Publisher {
     shard: Rc<Shard>,
     gate: Gate,
     groups: Rc<group_driver::Driver>,
+    transactions: Rc<txn_driver::Driver>,
     turn: Mutex<()>,
     published: Cell<u64>,
 }
 
 impl Publisher {
-    pub(super) fn new(shard: Rc<Shard>, gate: Gate, groups: Rc<group_driver::Driver>) -> Rc<Self> {
-        Rc::new(Self { shard, gate, groups, turn: Mutex::new(()), published: Cell::new(0) })
+    pub(super) fn new(
+        shard: Rc<Shard>,
+        gate: Gate,
+        groups: Rc<group_driver::Driver>,
+        transactions: Rc<txn_driver::Driver>,
+    ) -> Rc<Self> {
+        Rc::new(Self { shard, gate, groups, transactions, turn: Mutex::new(()), published: Cell::new(0) })
     }
 
     /// Publishes `image` unless it, or a newer one, has been; returns when every shard has applied it.
@@ -35,8 +41,10 @@ impl Publisher {
         }
         self.gate.set_limits(configs::levels(&image, self.shard.config()).connection_limits());
         self.groups.expect(&image);
+        self.transactions.expect(&image);
         self.shard.ask_all(|| Request::Publish(image.clone())).await;
         self.groups.image_changed(&image);
+        self.transactions.image_changed(&image);
         self.published.set(image.version());
     }
 }

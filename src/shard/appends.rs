@@ -70,6 +70,8 @@ impl Shard {
                 records: part.records,
                 produce_version: request.produce_version,
                 acks: request.acks,
+                origin: request.origin,
+                claim: part.claim,
                 token,
             });
             let taken = if self.refuses_for_space(&replica) {

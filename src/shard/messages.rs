@@ -10,9 +10,10 @@ use super::cleaner::{CleanEnd, CleanRequest, CleanableLogs};
 use super::placement::PartitionKey;
 use crate::base::clock::{Monotonic, Timestamp};
 use crate::base::{LeaderEpoch, Offset, ProducerId, TopicPartition};
-use crate::coordinator;
+use crate::coordinator::transactions::Producer;
+use crate::coordinator::{self, transactions};
 use crate::io::os::OsFiles;
-use crate::log::{AbortedTransaction, FileRange, ProducerDescription, TimestampOffset};
+use crate::log::{AbortedTransaction, Claim, FileRange, Guard, Origin, ProducerDescription, TimestampOffset};
 use crate::metadata::{self, Image, Refusal};
 use crate::partition::{Acks, AppendFailure, EpochEnd, Waterline};
 use crate::wire::ErrorCode;
@@ -29,6 +30,8 @@ pub enum Request {
     /// Moves to other log directories, by their numbers; answered when they have begun.
     AlterDirectories(Vec<(PartitionKey, usize)>),
     Producers(Vec<PartitionKey>),
+    /// Whether transactional batches begin their transaction in their partition.
+    Verify(Vec<VerifyQuery>),
     LogSizes,
     /// The cluster's new image; answered when this shard's partitions are as it says.
     Publish(Arc<Image>),
@@ -57,6 +60,8 @@ pub enum Reply {
     DeleteRecords(Vec<Result<Offset, ErrorCode>>),
     AlterDirectories(Vec<Result<(), ErrorCode>>),
     Producers(Vec<Result<Vec<ProducerDescription>, ErrorCode>>),
+    /// No guard where the transaction is under way.
+    Verify(Vec<Result<Option<Guard>, ErrorCode>>),
     LogSizes(Vec<LogSize>),
     /// To a stop: what the checkpoint files are to say.
     Checkpoint(Vec<CheckpointEntry>),
@@ -71,6 +76,7 @@ pub enum Reply {
 pub struct AppendRequest {
     pub parts: Vec<AppendPart>,
     pub acks: Acks,
+    pub origin: Origin,
     pub produce_version: i16,
     /// REQUEST_TIMED_OUT for what is not committed by then.
     pub timeout: Duration,
@@ -79,6 +85,7 @@ pub struct AppendRequest {
 pub struct AppendPart {
     pub key: PartitionKey,
     pub records: Bytes,
+    pub claim: Claim,
 }
 
 pub struct AppendReply {
@@ -211,6 +218,16 @@ pub struct EpochQuery {
     pub epoch: LeaderEpoch,
 }
 
+/// A transactional batch that is about to be appended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct VerifyQuery {
+    pub key: PartitionKey,
+    pub producer: Producer,
+    pub sequence: i32,
+    /// The client speaks transactions v2 (KIP-890).
+    pub bumps_epoch: bool,
+}
+
 /// The size of one partition's log, for DescribeLogDirs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogSize {
@@ -247,10 +264,13 @@ pub enum ControlRequest {
     ProducerId,
     /// To the group coordinator.
     Group(Box<coordinator::Request>, coordinator::Client),
+    /// To the transaction coordinator.
+    Transaction(Box<transactions::Request>),
 }
 
 pub enum ControlReply {
     Command(Result<metadata::Response, Refusal>),
     ProducerId(Result<ProducerId, Refusal>),
     Group(Box<coordinator::Response>),
+    Transaction(Box<transactions::Response>),
 }

@@ -328,6 +328,10 @@ impl Shard {
                 let producers = keys.iter().map(|&key| self.producers(key)).collect();
                 self.mesh.push_reply(reply_to, Reply::Producers(producers));
             }
+            Request::Verify(queries) => {
+                let verified = queries.iter().map(|query| self.verify(query)).collect();
+                self.mesh.push_reply(reply_to, Reply::Verify(verified));
+            }
             Request::LogSizes => self.mesh.push_reply(reply_to, Reply::LogSizes(self.log_sizes())),
             Request::Checkpoint => self.tell_checkpoints(reply_to),
             Request::FindCleanable => self.find_cleanable(reply_to),

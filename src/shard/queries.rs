@@ -4,13 +4,15 @@ use std::rc::Rc;
 
 use super::Shard;
 use super::mesh::ReplyTo;
-use super::messages::{EpochQuery, LogSize, OffsetAnswer, OffsetQuery, OffsetTarget, Reply};
+use super::messages::{EpochQuery, LogSize, OffsetAnswer, OffsetQuery, OffsetTarget, Reply, VerifyQuery};
 use super::placement::PartitionKey;
 use crate::base::Offset;
-use crate::base::clock::Timestamp;
+use crate::base::clock::{self, Timestamp};
 use crate::io::os::OsFiles;
 use crate::io::runtime::{Queue, spawn};
-use crate::log::{OffsetLookup, ProducerDescription, ReadError, TimeJob, TimestampOffset, TimestampTarget};
+use crate::log::{
+    Guard, OffsetLookup, ProducerDescription, ReadError, TimeJob, TimestampOffset, TimestampTarget,
+};
 use crate::partition::EpochEnd;
 use crate::wire::ErrorCode;
 
@@ -127,6 +129,15 @@ impl Shard {
     pub(super) fn producers(&self, key: PartitionKey) -> Result<Vec<ProducerDescription>, ErrorCode> {
         let replica = self.replica(key).ok_or(ErrorCode::UnknownTopicOrPartition)?;
         replica.with(|partition| partition.log().producers().collect())
+    }
+
+    pub(super) fn verify(&self, query: &VerifyQuery) -> Result<Option<Guard>, ErrorCode> {
+        let replica = self.replica(query.key).ok_or(ErrorCode::UnknownTopicOrPartition)?;
+        replica.with(|partition| {
+            let VerifyQuery { producer, sequence, bumps_epoch, .. } = *query;
+            let log = partition.log_mut();
+            log.begin_verification(producer.id, producer.epoch, sequence, bumps_epoch, clock::now())
+        })?
     }
 
     pub(super) fn log_sizes(&self) -> Vec<LogSize> {

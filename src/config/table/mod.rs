@@ -6,6 +6,7 @@ mod limits;
 mod log;
 mod server;
 pub(super) mod topic;
+mod transactions;
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -19,7 +20,7 @@ pub(super) const TIMESTAMP_TYPES: &[&str] = &["CreateTime", "LogAppendTime"];
 
 /// Every broker property that kuring has.
 pub fn broker_properties() -> impl Iterator<Item = &'static Definition> {
-    server::SERVER.iter().chain(limits::LIMITS).chain(log::LOG)
+    server::SERVER.iter().chain(transactions::TRANSACTIONS).chain(limits::LIMITS).chain(log::LOG)
 }
 
 /// The properties that may be set for one listener, as `listener.name.NAME.PROPERTY`.

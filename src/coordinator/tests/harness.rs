@@ -21,7 +21,9 @@ use crate::base::PartitionIndex;
 use crate::base::clock::{Monotonic, Now, Timestamp};
 use crate::base::random::Random;
 use crate::config::GroupSettings;
-use crate::coordinator::{Client, Coordinator, Effect, KeyValue, ReplyToken, Request, Response, Ticket};
+use crate::coordinator::{
+    Client, Content, Coordinator, Effect, KeyValue, ReplyToken, Request, Response, Ticket,
+};
 use crate::wire::ErrorCode;
 
 pub(super) const GROUP: &str = "g";
@@ -60,8 +62,8 @@ pub(super) struct Harness {
     pub(super) replies: HashMap<ReplyToken, Response>,
     /// Appends are answered at once unless a test holds them.
     pub(super) holds_appends: bool,
-    pub(super) held: VecDeque<(PartitionIndex, Vec<KeyValue>, Ticket)>,
-    pub(super) logs: BTreeMap<PartitionIndex, Vec<KeyValue>>,
+    pub(super) held: VecDeque<(PartitionIndex, Content, Ticket)>,
+    pub(super) logs: BTreeMap<PartitionIndex, Vec<Content>>,
     seed: u64,
 }
 
@@ -110,11 +112,31 @@ impl Harness {
     pub(super) fn load(&mut self, partition: PartitionIndex) {
         let now = self.now();
         self.coordinator.load(partition, now);
-        for record in self.logs.entry(partition).or_default().iter() {
-            self.coordinator.replay(partition, &record.key, record.value.as_deref());
-        }
+        self.replay(partition);
         self.coordinator.loaded(partition, now);
         self.run_effects();
+    }
+
+    /// Reads the log of a partition that is being loaded.
+    pub(super) fn replay(&mut self, partition: PartitionIndex) {
+        let coordinator = &mut self.coordinator;
+        for content in self.logs.entry(partition).or_default().iter() {
+            match content {
+                Content::Records(records) => {
+                    for KeyValue { key, value } in records {
+                        coordinator.replay(partition, key, value.as_deref());
+                    }
+                }
+                Content::InTransaction { records, producer, .. } => {
+                    for KeyValue { key, value } in records {
+                        coordinator.replay_in_transaction(partition, producer.id, key, value.as_deref());
+                    }
+                }
+                Content::Marker(marker) => {
+                    coordinator.replay_marker(partition, marker.producer.id, marker.commit);
+                }
+            }
+        }
     }
 
     /// The process is killed and starts again with what was written. Held appends are lost.
@@ -139,9 +161,15 @@ impl Harness {
                         let old = self.replies.insert(token, response);
                         assert_eq!(old, None, "a request is answered once");
                     }
-                    Effect::Append { partition, records, ticket } => {
-                        assert!(!records.is_empty(), "an append has records");
-                        self.held.push_back((partition, records, ticket));
+                    Effect::Append { partition, content, ticket } => {
+                        let is_empty = match &content {
+                            Content::Records(records) | Content::InTransaction { records, .. } => {
+                                records.is_empty()
+                            }
+                            Content::Marker(_) => false,
+                        };
+                        assert!(!is_empty, "an append has records");
+                        self.held.push_back((partition, content, ticket));
                     }
                 }
             }
@@ -153,8 +181,8 @@ impl Harness {
 
     /// Writes and acknowledges the oldest held append.
     pub(super) fn write_one(&mut self) {
-        let (partition, records, ticket) = self.held.pop_front().expect("an append is held");
-        self.logs.entry(partition).or_default().extend(records);
+        let (partition, content, ticket) = self.held.pop_front().expect("an append is held");
+        self.logs.entry(partition).or_default().push(content);
         let now = self.now();
         self.coordinator.appended(ticket, Ok(()), now);
     }

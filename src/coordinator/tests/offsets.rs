@@ -9,7 +9,7 @@ use kafka_protocol::messages::{GroupId, OffsetDeleteRequest, TopicName};
 
 use super::harness::{GROUP, Harness, OK, commit_request, join_request, text};
 use crate::base::TopicName as Name;
-use crate::coordinator::{Record, Request, Response};
+use crate::coordinator::{Content, Record, Request, Response};
 use crate::wire::ErrorCode;
 
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
@@ -377,13 +377,13 @@ fn a_long_write_is_appended_in_parts_and_answered_once() {
     h.holds_appends = true;
     let commit = h.send(Request::Commit(request.clone()));
     assert!(h.held.len() > 5);
-    let bytes = |records: &[crate::coordinator::KeyValue]| -> usize {
-        records
+    let bytes = |content: &Content| -> usize {
+        records_of(content)
             .iter()
             .map(|record| record.key.len() + record.value.as_ref().map_or(0, |value| value.len()))
             .sum()
     };
-    assert!(h.held.iter().all(|(_, records, _)| bytes(records) <= 512 << 10));
+    assert!(h.held.iter().all(|(_, content, _)| bytes(content) <= 512 << 10));
     h.release();
     assert!(
         matches!(h.reply(commit), Some(Response::Commit(response)) if response.topics[0].partitions.iter().all(|p| p.error_code == OK))
@@ -401,6 +401,13 @@ fn a_long_write_is_appended_in_parts_and_answered_once() {
     assert!(response.topics[0].partitions.iter().all(|partition| partition.error_code == code));
 }
 
+fn records_of(content: &Content) -> &[crate::coordinator::KeyValue] {
+    match content {
+        Content::Records(records) | Content::InTransaction { records, .. } => records,
+        Content::Marker(_) => &[],
+    }
+}
+
 #[test]
 fn an_empty_group_id_keeps_offsets() {
     let mut h = Harness::new();
@@ -415,7 +422,7 @@ fn records_are_for_the_partition_of_their_group() {
         commit_simple(&mut h, group, "t", 1);
     }
     for (partition, log) in &h.logs {
-        for record in log {
+        for record in log.iter().flat_map(records_of) {
             let record = Record::decode(&record.key, record.value.as_deref()).expect("what was written");
             assert_eq!(h.coordinator.partition_of(record.group()), *partition);
         }

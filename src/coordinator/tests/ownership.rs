@@ -4,7 +4,7 @@ use kafka_protocol::messages::{GroupId, HeartbeatRequest, ListGroupsRequest};
 
 use super::harness::{GROUP, Harness, OK, commit_request, text};
 use crate::base::TopicName;
-use crate::coordinator::{Request, Response};
+use crate::coordinator::{Content, Request, Response};
 use crate::wire::ErrorCode;
 
 #[test]
@@ -103,9 +103,7 @@ fn topics_deleted_during_loading_or_while_the_node_was_down_lose_their_offsets()
     let partition = h.coordinator.partition_of(GROUP);
     let now = h.now();
     h.coordinator.load(partition, now);
-    for record in &h.logs[&partition] {
-        h.coordinator.replay(partition, &record.key, record.value.as_deref());
-    }
+    h.replay(partition);
     h.coordinator.topics_deleted(&[TopicName::new("t")], now);
     h.coordinator.loaded(partition, now);
     h.run_effects();
@@ -121,7 +119,8 @@ fn records_that_are_not_understood_are_skipped() {
     let log = h.logs.entry(partition).or_default();
     for key in [&[0u8, 3, 0, 1, b'g'][..], &[], &[0, 1, 0], &[0xff]] {
         let key = bytes::Bytes::copy_from_slice(key);
-        log.push(crate::coordinator::KeyValue { key, value: Some(bytes::Bytes::from_static(b"?")) });
+        let value = Some(bytes::Bytes::from_static(b"?"));
+        log.push(Content::Records(vec![crate::coordinator::KeyValue { key, value }]));
     }
     h.restart();
     assert_eq!(h.committed(GROUP, "t"), 1);
