@@ -22,6 +22,7 @@ pub enum PerfCommand {
   kuring perf produce --duration 30 --partitions 8
   kuring perf produce --rate 100000 --record-size 1024 --linger 5 --acks all --hdr produce.hgrm
   kuring perf produce --records 1000000 --compression lz4 --json > result.json
+  kuring perf produce --connections 1000 --partitions 100 --batch-size 1 --in-flight 1
 
 With --rate the schedule does not wait for the broker and latency counts from the time a record was due
 (no coordinated omission); without, from the time its batch was sent. Progress goes to standard error.
@@ -59,6 +60,9 @@ struct SettingArguments {
     /// Worker threads; one for each core if left out (end-to-end: half of them for each side)
     #[arg(long)]
     threads: Option<usize>,
+    /// Connections that produce, of all threads together; one for each thread and broker if left out
+    #[arg(long, value_name = "COUNT")]
+    connections: Option<usize>,
     /// Pin each worker to a core
     #[arg(long)]
     pin: bool,
@@ -83,6 +87,9 @@ struct LoadArguments {
     /// Bytes of a record's value
     #[arg(short = 's', long, value_name = "BYTES", default_value_t = 1024)]
     record_size: usize,
+    /// Give each record one of so many keys
+    #[arg(long, value_name = "COUNT")]
+    keys: Option<u64>,
     #[arg(short, long, default_value = "all")]
     acks: AcksName,
     /// Bytes of a batch before compression
@@ -118,6 +125,9 @@ struct FetchArguments {
     /// Check the checksum of every batch
     #[arg(long)]
     check_crcs: bool,
+    /// Readers of which each reads all of it
+    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    fan_out: usize,
 }
 
 #[derive(Args)]
@@ -204,6 +214,7 @@ impl SettingArguments {
             partitions: self.partitions,
             replication_factor: self.replication_factor,
             threads: self.threads,
+            connections: self.connections,
             warm_up: seconds("--warmup", self.warmup)?,
             pin: self.pin,
             interrupt: interrupt.clone(),
@@ -224,6 +235,7 @@ fn load(
     }
     Ok(ProduceLoad {
         record_bytes: arguments.record_size,
+        keys: arguments.keys,
         rate,
         acks: arguments.acks.acks(),
         batch_bytes: arguments.batch_size,
@@ -249,6 +261,7 @@ fn fetch(
         fetch_bytes_min: arguments.min_bytes,
         fetch_wait_max: Duration::from_millis(arguments.max_wait),
         check_crcs: arguments.check_crcs,
+        fan_out: arguments.fan_out.max(1),
     })
 }
 
@@ -312,11 +325,11 @@ fn check(report: &Report) -> Result<(), Failure> {
             return Err(Failure::Told(format!("{} records were refused: {error}", side.failed)));
         }
     }
-    if let (Some(produced), Some(consumed)) = (&report.produced, &report.consumed)
-        && consumed.all_records < produced.all_records
+    if let (Some(expected), Some(consumed)) = (report.expected, &report.consumed)
+        && consumed.all_records < expected
     {
-        let missing = produced.all_records - consumed.all_records;
-        return Err(Failure::Told(format!("{missing} of {} records did not arrive", produced.all_records)));
+        let missing = expected - consumed.all_records;
+        return Err(Failure::Told(format!("{missing} of {expected} records did not arrive")));
     }
     Ok(())
 }

@@ -37,7 +37,7 @@ impl Bodies {
         let mut random = Random::seeded(1);
         let mut bodies = Vec::with_capacity(count);
         for _ in 0..count {
-            let mut body = Body::random(load.record_bytes, load.batch_bytes, &mut random);
+            let mut body = Body::random(load.record_bytes, load.batch_bytes, load.keys, &mut random);
             if load.compression != Compression::NONE {
                 body.compressed = Some(compress(load.compression, &body.plain)?);
             }
@@ -63,7 +63,7 @@ impl Bodies {
 impl Body {
     /// As many records as fit into a batch, at least one. Values are upper-case letters, as those of Kafka's
     /// own load generator: they compress, but not to nothing.
-    fn random(record_bytes: usize, batch_bytes: usize, random: &mut Random) -> Self {
+    fn random(record_bytes: usize, batch_bytes: usize, keys: Option<u64>, random: &mut Random) -> Self {
         let mut body = Body { plain: Vec::new(), ends: Vec::new(), values: Vec::new(), compressed: None };
         let mut value = vec![0; record_bytes];
         loop {
@@ -71,7 +71,9 @@ impl Body {
                 *byte = b'A' + random.below(26) as u8;
             }
             let before = body.plain.len();
-            write_record(&mut body.plain, 0, body.ends.len() as i32, None, Some(&value), &[]);
+            let key = keys.map(|keys| random.below(keys.max(1)).to_be_bytes());
+            let key = key.as_ref().map(|key| &key[..]);
+            write_record(&mut body.plain, 0, body.ends.len() as i32, key, Some(&value), &[]);
             if body.plain.len() + HEAD_LEN > batch_bytes && !body.ends.is_empty() {
                 body.plain.truncate(before);
                 return body;
@@ -114,7 +116,7 @@ mod tests {
 
     #[test]
     fn the_beginning_of_a_body_is_a_body() {
-        let mut body = Body::random(100, 2000, &mut Random::seeded(1));
+        let mut body = Body::random(100, 2000, Some(7), &mut Random::seeded(1));
         assert!(body.plain.len() + HEAD_LEN <= 2000 && body.plain.len() + HEAD_LEN > 1880);
         body.stamp(3, 0x0102_0304_0506_0708);
         for count in 1..=body.ends.len() {
@@ -132,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_record_above_the_batch_size_is_alone() {
-        let body = Body::random(5000, 2000, &mut Random::seeded(1));
+        let body = Body::random(5000, 2000, None, &mut Random::seeded(1));
         assert_eq!(body.ends.len(), 1);
     }
 }

@@ -48,6 +48,8 @@ pub struct Setting {
     pub replication_factor: Option<i16>,
     /// `None`: one for each core; end-to-end half of them for each side.
     pub threads: Option<usize>,
+    /// Connections that produce, of all workers together; `None`: one for each worker and broker.
+    pub connections: Option<usize>,
     /// Time at the start that is not measured.
     pub warm_up: Duration,
     /// Pins worker N to core N.
@@ -60,6 +62,8 @@ pub struct Setting {
 #[derive(Clone, Debug)]
 pub struct ProduceLoad {
     pub record_bytes: usize,
+    /// Records get one of so many keys; `None`: they have none.
+    pub keys: Option<u64>,
     /// Records per second of all workers together; `None`: as fast as the broker takes them.
     pub rate: Option<f64>,
     pub acks: Acks,
@@ -82,6 +86,8 @@ pub struct ConsumeLoad {
     pub fetch_bytes_min: i32,
     pub fetch_wait_max: Duration,
     pub check_crcs: bool,
+    /// How many readers read all of it, each with connections of its own.
+    pub fan_out: usize,
 }
 
 /// How long the readers of an end-to-end run may take to begin.
@@ -101,7 +107,7 @@ pub fn produce(setting: &Setting, load: &ProduceLoad, mut tick: impl FnMut(Tick)
     let workers = Workers::spawn(setting, work, &live)?;
     workers.watch(&live, start, &mut tick);
     let produced = Side::merge(workers.join()?);
-    Ok(Report { produced: Some(produced), consumed: None, cpu: report::cpu_time() - cpu })
+    Ok(Report { produced: Some(produced), consumed: None, expected: None, cpu: report::cpu_time() - cpu })
 }
 
 /// Consumes what the topic holds.
@@ -113,7 +119,7 @@ pub fn consume(setting: &Setting, load: &ConsumeLoad, mut tick: impl FnMut(Tick)
     let workers = Workers::spawn(setting, start_reading(readers, start.plus(setting.warm_up)), &live)?;
     workers.watch(&live, start, &mut tick);
     let consumed = Side::merge(workers.join()?);
-    Ok(Report { produced: None, consumed: Some(consumed), cpu: report::cpu_time() - cpu })
+    Ok(Report { produced: None, consumed: Some(consumed), expected: None, cpu: report::cpu_time() - cpu })
 }
 
 /// Produces and consumes at once. A record's latency is from the time it was due to its arrival, so a rate
@@ -143,13 +149,17 @@ pub fn end_to_end(
     let writers = Workers::spawn(setting, start_writing(writers, load, start, measure_from), &write_live)?;
     writers.watch(&read_live, start, &mut tick);
     let written = writers.join();
+    let read_each =
+        |recorders: &[Recorder]| recorders.iter().map(|recorder| recorder.all_records).sum::<u64>();
+    let expected = written.as_ref().map_or(0, |recorders| read_each(recorders) * reading.fan_out as u64);
     match &written {
-        Ok(recorders) => read_live.expect(recorders.iter().map(|recorder| recorder.all_records).sum()),
+        Ok(_) => read_live.expect(expected),
         Err(_) => read_live.stop(),
     }
     let read = readers.join();
     let (produced, consumed) = (Side::merge(written?), Side::merge(read?));
-    Ok(Report { produced: Some(produced), consumed: Some(consumed), cpu: report::cpu_time() - cpu })
+    let cpu = report::cpu_time() - cpu;
+    Ok(Report { produced: Some(produced), consumed: Some(consumed), expected: Some(expected), cpu })
 }
 
 fn produce_workers(
@@ -160,10 +170,13 @@ fn produce_workers(
 ) -> Result<Vec<ProduceWorker>> {
     let count = plan.workers.len();
     let bodies = Arc::new(Bodies::make(load)?);
-    let ids = if load.idempotent { producer_ids(setting, count)? } else { Vec::new() };
-    let worker = |(number, share)| {
+    let links = plan.workers.iter().map(|share| share.links.len()).sum();
+    // Each connection has an id of its own, because connections may share partitions.
+    let ids = if load.idempotent { producer_ids(setting, links)? } else { Vec::new() };
+    let mut ids = ids.into_iter();
+    let worker = |(number, share): (usize, &plan::Share)| {
         let load = ProduceLoad { records: part(load.records, number, count), ..load.clone() };
-        ProduceWorker::new(plan, share, load, bodies.clone(), ids.get(number).copied(), stamped)
+        ProduceWorker::new(plan, share, load, bodies.clone(), &mut ids, stamped)
     };
     plan.workers.iter().enumerate().map(worker).collect()
 }
@@ -174,7 +187,8 @@ fn consume_workers(plan: &Plan, load: &ConsumeLoad, reading: Reading) -> Result<
         let load = ConsumeLoad { records: part(load.records, number, count), ..load.clone() };
         ConsumeWorker::new(plan, share, load, reading)
     };
-    plan.workers.iter().enumerate().map(worker).collect()
+    let readers = (0..load.fan_out.max(1)).flat_map(|_| plan.workers.iter().enumerate());
+    readers.map(worker).collect()
 }
 
 /// The share of worker `number` in a total.

@@ -109,13 +109,35 @@ impl Plan {
                     .or_insert_with(|| LinkPlan { address, partitions: Vec::new() });
                 link.partitions.push(partition);
             }
-            plan.workers.push(Share { links: links.into_values().collect() });
+            let mut links: Vec<LinkPlan> = links.into_values().collect();
+            if let Some(connections) = setting.connections.filter(|_| !exclusive) {
+                links = spread(links, connections.div_ceil(threads));
+            }
+            plan.workers.push(Share { links });
         }
         Ok(plan)
     }
 }
 
-/// A producer id for each worker.
+/// Deals the partitions of each connection out to more of them, `count` in sum. More connections than
+/// partitions share partitions.
+fn spread(links: Vec<LinkPlan>, count: usize) -> Vec<LinkPlan> {
+    let mut spread = Vec::new();
+    for (number, link) in links.iter().enumerate() {
+        let own = (count / links.len() + usize::from(number < count % links.len())).max(1);
+        for nth in 0..own {
+            let partitions = if own <= link.partitions.len() {
+                link.partitions.iter().skip(nth).step_by(own).cloned().collect()
+            } else {
+                vec![link.partitions[nth % link.partitions.len()].clone()]
+            };
+            spread.push(LinkPlan { address: link.address, partitions });
+        }
+    }
+    spread
+}
+
+/// Producer ids, `count` of them.
 pub fn producer_ids(setting: &Setting, count: usize) -> Result<Vec<Sequence>> {
     let mut cluster = Cluster::new(setting.cluster.clone())?;
     let mut ids = Vec::new();
@@ -158,4 +180,28 @@ fn resolve(address: &str) -> Result<SocketAddr> {
     let failed = |reason: String| ClientError::Resolve { address: address.to_owned(), reason };
     let mut found = address.to_socket_addrs().map_err(|error| failed(error.to_string()))?;
     found.next().ok_or_else(|| failed("the name has no address".into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_share_the_partitions_out() {
+        let partition = |index| PartitionPlan {
+            index: PartitionIndex(index),
+            leader_epoch: LeaderEpoch(0),
+            first: Offset::ZERO,
+            end: Offset::ZERO,
+        };
+        let link =
+            || LinkPlan { address: ([127, 0, 0, 1], 1).into(), partitions: (0..5).map(partition).collect() };
+        let indexes = |links: Vec<LinkPlan>| -> Vec<Vec<i32>> {
+            let of = |link: LinkPlan| link.partitions.iter().map(|partition| partition.index.0).collect();
+            links.into_iter().map(of).collect()
+        };
+        assert_eq!(indexes(spread(vec![link()], 2)), [vec![0, 2, 4], vec![1, 3]]);
+        assert_eq!(indexes(spread(vec![link()], 7)), [[0], [1], [2], [3], [4], [0], [1]]);
+        assert_eq!(spread(vec![link(), link()], 1).len(), 2);
+    }
 }

@@ -95,10 +95,10 @@ impl ProduceWorker {
         share: &Share,
         load: ProduceLoad,
         bodies: Arc<Bodies>,
-        sequence: Option<Sequence>,
+        ids: &mut impl Iterator<Item = Sequence>,
         stamped: bool,
     ) -> Result<Self> {
-        let links = share.links.iter().map(|link| Link::open(plan, link, &load, sequence));
+        let links = share.links.iter().map(|link| Link::open(plan, link, &load, ids.next()));
         Ok(Self {
             links: links.collect::<Result<_>>()?,
             version: plan.produce_version,

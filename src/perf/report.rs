@@ -145,6 +145,8 @@ impl Side {
 pub struct Report {
     pub produced: Option<Side>,
     pub consumed: Option<Side>,
+    /// Records that should have been consumed, where it is known.
+    pub expected: Option<u64>,
     /// CPU time of this process during the run.
     pub cpu: Duration,
 }
