@@ -223,4 +223,15 @@ fn load_runs_report_what_they_did() {
     let both = run(&["end-to-end", "--topic", "e", "-p", "2", "--rate", "1000", "-d", "1"]);
     assert_eq!(both["produced"]["records"], both["consumed"]["records"]);
     assert!(both["consumed"]["latency_ms"]["p99"].as_f64().is_some_and(|ms| ms > 0.0));
+    let lone = ["--batch-size", "1", "--in-flight", "1", "--idempotent", "--keys", "5"];
+    let many = run(
+        &[&["produce", "--topic", "m", "-p", "3", "-n", "900", "--connections", "8"], &lone[..]].concat()
+    );
+    assert_eq!(
+        (many["produced"]["requests"].as_u64(), many["produced"]["failed"].as_u64()),
+        (Some(900), Some(0))
+    );
+    let fanned = run(&["end-to-end", "--topic", "f", "--rate", "500", "-d", "1", "--fan-out", "3"]);
+    let records = |side: &str| fanned[side]["records"].as_u64().expect("a number");
+    assert_eq!(records("consumed"), 3 * records("produced"));
 }
