@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use kuring::io::runtime::{self, Notify, Queue, ShardBuilder, ShardThread, mailbox};
 
-/// The watchdog's period for a shard with work.
-const PERIOD: Duration = Duration::from_millis(2);
+/// The longest the watchdog waits before its first wake of a shard with work: it looks every 8 ms.
+const PERIOD: Duration = Duration::from_millis(16);
 /// The machine may be busy with other tests: what a plain thread was late by is allowed twice, and this. Far
 /// from a shard that has parked: it stays so for 1.5 s, or for ever.
 const SLACK: Duration = Duration::from_millis(400);

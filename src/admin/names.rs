@@ -41,6 +41,8 @@ crate::families! {
     SHARD_STALLS: counter "kuring_shard_stalls_total" ["shard"];
     /// The longest time that the watchdog waited for the shard since the start.
     SHARD_STALL_LONGEST: gauge "kuring_shard_stall_longest_seconds" ["shard"];
+    /// Wakes by which the watchdog found tasks that waited: the shard had parked beside them, or was just at work.
+    SHARD_RESCUES: counter "kuring_shard_rescues_total" ["shard"];
     /// Deadlines on the shard's timing wheel.
     SHARD_DEADLINES: gauge "kuring_shard_deadlines" ["shard"];
 
