@@ -1,12 +1,13 @@
 //! What a handler knows of the connection it serves.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::fetch_session::SessionCache;
+use super::leaning::Leaning;
 use crate::base::{PartitionIndex, ShardId};
 use crate::config::ListenerName;
 use crate::metadata::{self, Image, PartitionImage, Refusal, TopicImage};
@@ -25,12 +26,22 @@ pub struct Client {
     pub listener: ListenerName,
     pub peer: SocketAddr,
     pub sessions: FetchSessions,
+    /// Where it produces to.
+    pub leaning: RefCell<Leaning>,
     waited: Cell<Duration>,
 }
 
 impl Client {
-    pub fn new(shard: Rc<Shard>, listener: ListenerName, peer: SocketAddr, sessions: FetchSessions) -> Self {
-        Self { shard, listener, peer, sessions, waited: Cell::new(Duration::ZERO) }
+    /// `moves` says how often the connection has changed its shard.
+    pub fn new(
+        shard: Rc<Shard>,
+        listener: ListenerName,
+        peer: SocketAddr,
+        sessions: FetchSessions,
+        moves: u32,
+    ) -> Self {
+        let leaning = RefCell::new(Leaning::new(shard.id(), moves));
+        Self { shard, listener, peer, sessions, leaning, waited: Cell::new(Duration::ZERO) }
     }
 
     /// Notes how long the request in service was parked at owners. Those of Produce, which overlap, note it in

@@ -56,6 +56,8 @@ pub(super) async fn handle(client: &Rc<Client>, header: &RequestHeader, body: &B
         // No follower exists on one node: whoever says it is one is not in the cluster.
         return encode(client, header, failure(ErrorCode::NotLeaderOrFollower), Vec::new());
     }
+    // A session may come of it, and sessions are this shard's.
+    client.leaning.borrow_mut().stay();
     let context = match client.sessions.begin(&request, header.version >= fetch::TOPIC_ID_VERSION) {
         Ok(context) => context,
         Err(code) => return encode(client, header, failure(code), Vec::new()),

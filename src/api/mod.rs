@@ -29,6 +29,7 @@ mod groups;
 mod handlers;
 pub mod init_producer_id;
 pub mod internal_topics;
+mod leaning;
 pub mod list_offsets;
 mod markers;
 pub mod metadata;
@@ -44,6 +45,7 @@ use bytes::Bytes;
 
 pub use client::{Client, FetchSessions};
 pub use fetch_session::{SessionCache, SessionFigures};
+pub use leaning::{BusyTimes, Leaning};
 
 use crate::io::os::OsFiles;
 use crate::log::FileRange;

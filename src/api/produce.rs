@@ -71,6 +71,8 @@ pub async fn begin(
     let shares = shares.into_vec();
     let mut sent = Vec::with_capacity(shares.len());
     for Share { owner, parts, places } in shares {
+        let bytes = parts.iter().map(|part| part.records.len() as u64).sum();
+        client.leaning.borrow_mut().note(owner, bytes);
         let append =
             AppendRequest { parts, acks, origin: Origin::Client, produce_version: header.version, timeout };
         let pending = client.shard.send(owner, Request::Append(append)).await;

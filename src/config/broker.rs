@@ -120,6 +120,8 @@ pub struct BrokerConfig {
     pub cpus: Option<Vec<usize>>,
     /// The shards that take connections; `None`: all.
     pub connection_shards: Option<Vec<usize>>,
+    /// Whether producers' connections go over to the shard of their partitions.
+    pub connection_moves: bool,
     pub durability: Durability,
     /// All log directories together.
     pub unflushed_bytes_max: u64,
@@ -378,6 +380,7 @@ impl Given {
             cpus: self.numbers(s, "kuring.cpus")?,
             unflushed_bytes_max: s.number("kuring.unflushed.bytes"),
             connection_shards: self.numbers(s, "kuring.connection.shards")?,
+            connection_moves: s.flag("kuring.connection.moves"),
             durability: match s.text("kuring.durability").as_deref() {
                 Some("fsync") => Durability::Fsync,
                 _ => Durability::PageCache,

@@ -15,6 +15,8 @@ pub struct Accepted {
     pub peer: SocketAddr,
     pub listener: ListenerName,
     pub pass: Pass,
+    /// How often it has gone over from another shard.
+    pub moves: u32,
 }
 
 /// A listener in service. Dropping it does not stop it: [`Listening::stop`] does.
@@ -53,7 +55,7 @@ pub fn listen(
     let acceptor = listener.accept_with(move |fd, peer| {
         let Some(pass) = gate.enter(&listener_name, peer.ip()) else { return };
         let shard = pass.shard();
-        let accepted = Accepted { fd, peer, listener: listener_name.clone(), pass };
+        let accepted = Accepted { fd, peer, listener: listener_name.clone(), pass, moves: 0 };
         if shards[shard].push(accepted).is_err() {
             tracing::debug!(%peer, "connection dropped: its shard has stopped");
         }

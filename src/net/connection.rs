@@ -22,12 +22,14 @@ use super::registry::{Connections, Ends, Registered};
 use super::request_log::{self, Line};
 use super::send::{self, Held, SendError};
 use super::watch::Phase;
-use crate::api::{self, Client, Outcome, Piece};
+use crate::api::{self, BusyTimes, Client, Outcome, Piece};
 use crate::base::clock::{self, Monotonic};
+use crate::base::{ShardId, fatal};
 use crate::io::chunk::ReceiveBuffer;
 use crate::io::net::{Socket, SocketOptions, SocketReader, SocketWriter};
-use crate::io::runtime::{Queue, spawn, yield_if_needed};
-use crate::shard::Shard;
+use crate::io::runtime::{self, Queue, spawn, yield_if_needed};
+use crate::shard::messages::Reply;
+use crate::shard::{self, Shard};
 use crate::wire::api::Api;
 use crate::wire::frame::{self, FrameError, FrameStep, PREFIX_LEN};
 use crate::wire::header::{self, HeaderError, Request};
@@ -62,6 +64,8 @@ enum End {
     Memory,
     #[error("the broker stops")]
     Draining,
+    #[error("it goes over to the shard of its partitions")]
+    Moved(ShardId),
 }
 
 /// An answer to come.
@@ -100,7 +104,7 @@ impl End {
             }
             End::Api(_) => Closed::Request,
             End::Memory => Closed::Limit,
-            End::Draining => Closed::Stopping,
+            End::Draining | End::Moved(_) => Closed::Stopping,
         }
     }
 }
@@ -129,7 +133,9 @@ struct Connection {
     /// The last reading of the clock: each costs more than all that is recorded of a request.
     now: Monotonic,
     listener: Rc<ListenerCounters>,
-    _pass: Pass,
+    /// The shard that it is to go over to as soon as it has nothing in service.
+    moves_to: Option<ShardId>,
+    pass: Pass,
 }
 
 /// Starts to serve an accepted connection on its shard.
@@ -143,11 +149,16 @@ pub(super) fn start(shard: &Rc<Shard>, connections: &Rc<Connections>, accepted: 
         Ok(socket) => socket,
         Err(error) => {
             tracing::debug!(peer = %accepted.peer, "a connection was gone before it was served: {error}");
+            if accepted.moves > 0 {
+                connections.listener(&accepted.listener).ended.increment();
+            }
             return;
         }
     };
     let listener = connections.listener(&accepted.listener);
-    listener.created.increment();
+    if accepted.moves == 0 {
+        listener.created.increment();
+    }
     let closer = socket.closer();
     let (reader, writer) = socket.split();
     let buffer = ReceiveBuffer::new(shard.chunks().clone());
@@ -157,6 +168,9 @@ pub(super) fn start(shard: &Rc<Shard>, connections: &Rc<Connections>, accepted: 
         listener: accepted.listener.clone(),
         closer,
     });
+    if accepted.moves > 0 {
+        registered.entry.watch.set_known();
+    }
     let connection = Connection {
         shard: shard.clone(),
         connections: connections.clone(),
@@ -165,6 +179,7 @@ pub(super) fn start(shard: &Rc<Shard>, connections: &Rc<Connections>, accepted: 
             accepted.listener,
             accepted.peer,
             connections.sessions().clone(),
+            accepted.moves,
         )),
         reader,
         writer,
@@ -180,7 +195,8 @@ pub(super) fn start(shard: &Rc<Shard>, connections: &Rc<Connections>, accepted: 
         is_fresh: false,
         now: clock::monotonic(),
         listener,
-        _pass: accepted.pass,
+        moves_to: None,
+        pass: accepted.pass,
     };
     spawn(Queue::Serve, "connection", connection.run(accepted.peer)).detach();
 }
@@ -189,10 +205,11 @@ impl Connection {
     async fn run(mut self, peer: std::net::SocketAddr) {
         let end = match self.serve().await {
             Ok(never) => match never {},
+            Err(End::Moved(shard)) => return self.hand_over(shard),
             Err(end) => end,
         };
         match &end {
-            End::Peer | End::Draining => tracing::debug!(%peer, "connection ended: {end}"),
+            End::Peer | End::Draining | End::Moved(_) => tracing::debug!(%peer, "connection ended: {end}"),
             End::Io(_) | End::Send(SendError::Peer(_)) => tracing::debug!(%peer, "connection lost: {end}"),
             End::Send(_) => tracing::error!(%peer, "connection closed: {end}"),
             End::Frame(_) | End::Header(_) | End::Api(_) | End::Memory => {
@@ -206,6 +223,45 @@ impl Connection {
         self.connections.count_closed(self.registered.entry.closed.get().unwrap_or(end.reason()));
         // What is on its way is written all the same; nobody waits for its answer.
         self.shard.end_turn();
+    }
+
+    /// Goes over to another shard, with nothing received, in service or unsent.
+    fn hand_over(self, shard: ShardId) {
+        let peer = self.client.peer;
+        let fd = match self.reader.hand_over() {
+            Ok(fd) => fd,
+            Err(error) => {
+                // No descriptor is left: the client connects again.
+                tracing::debug!(%peer, "connection lost on its way to another shard: {error}");
+                self.listener.ended.increment();
+                self.connections.count_closed(Closed::Lost);
+                return;
+            }
+        };
+        self.shard.counters.connections_moved.increment();
+        tracing::debug!(%peer, from = self.shard.id().index(), to = shard.index(), "connection moves");
+        let moves = self.client.leaning.borrow().moves() + 1;
+        let listener = self.client.listener.clone();
+        let Self { connections, pass, registered, reader, writer, .. } = self;
+        // Off this shard's list before it is on the other's; nobody here closes it any more.
+        drop((registered, reader, writer));
+        connections.hand_over(Accepted { fd, peer, listener, pass, moves });
+    }
+
+    /// Once in a while: whether the connection had better live on another shard.
+    async fn look_where_it_leans(&mut self) {
+        let due = self.client.leaning.borrow_mut().due();
+        let Some(owner) = due else { return };
+        if !self.shard.config().connection_moves {
+            return;
+        }
+        let Reply::BusyTime(there) = self.shard.ask(owner, shard::messages::Request::BusyTime).await else {
+            fatal("a question for the busy time got another request's answer");
+        };
+        let busy = BusyTimes { there, here: runtime::work().busy, at: clock::monotonic() };
+        if self.client.leaning.borrow_mut().told(owner, busy) && self.pass.move_to(owner.index()) {
+            self.moves_to = Some(owner);
+        }
     }
 
     /// Counts an end by a limit.
@@ -238,6 +294,7 @@ impl Connection {
             self.take_ready_answers()?;
             self.send_answers().await?;
             yield_if_needed().await;
+            self.look_where_it_leans().await;
             self.wait().await?;
         }
     }
@@ -456,6 +513,13 @@ impl Connection {
 
     /// Waits for bytes, or for the oldest answer when there is one to come.
     async fn wait(&mut self) -> Result<(), End> {
+        if let Some(shard) = self.moves_to
+            && self.buffer.filled().is_empty()
+        {
+            self.settle_all().await?;
+            self.send_answers().await?;
+            return Err(End::Moved(shard));
+        }
         match (self.in_flight.is_empty(), self.buffer.filled().is_empty()) {
             (true, true) => self.enter(Phase::Idle),
             (true, false) => self.enter(Phase::Receiving),

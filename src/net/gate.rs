@@ -233,6 +233,18 @@ impl Pass {
         self.shard
     }
 
+    /// Counts the connection as another shard's; false when that one takes none.
+    pub(super) fn move_to(&mut self, shard: usize) -> bool {
+        let mut state = self.gate.state();
+        if !state.open.get(shard).copied().unwrap_or(false) {
+            return false;
+        }
+        state.per_shard[self.shard] -= 1;
+        state.per_shard[shard] += 1;
+        self.shard = shard;
+        true
+    }
+
     /// The least recently used connection of another listener is to be closed for this one
     /// (`SocketServer.closeExcessConnections`).
     pub fn displaces(&self) -> bool {
@@ -302,6 +314,19 @@ mod tests {
         }
         assert_eq!(counts, [2, 4, 4]);
         assert_eq!(gate.counts().accepted, 10);
+    }
+
+    #[test]
+    fn a_connection_that_moves_makes_room_on_its_old_shard() {
+        let gate = Gate::new(limits(100, 100), 3, Some(&[1, 2]), None);
+        let mut first = gate.enter(&name("a"), HERE).unwrap();
+        assert_eq!(first.shard(), 1);
+        assert!(!first.move_to(0), "shard 0 takes none");
+        assert!(first.move_to(2));
+        let second = gate.enter(&name("a"), HERE).unwrap();
+        assert_eq!((first.shard(), second.shard()), (2, 1));
+        drop(first);
+        assert_eq!(gate.enter(&name("a"), HERE).unwrap().shard(), 2);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::base::clock::{self, Monotonic};
 use crate::config::ListenerName;
 use crate::io::chunk::{FRAME_KINDS, ReceiveState};
 use crate::io::net::SocketCloser;
-use crate::io::runtime::{Mailbox, Queue, spawn, yield_if_needed};
+use crate::io::runtime::{Mailbox, Queue, Sender, spawn, yield_if_needed};
 use crate::shard::Shard;
 
 use super::accept::Accepted;
@@ -30,6 +30,8 @@ pub struct Connections {
     draining: Cell<bool>,
     sessions: FetchSessions,
     memory: ServeMemory,
+    /// The ways to all shards, this one too.
+    shards: Vec<Sender<Accepted>>,
     quiet: RefCell<Quiet>,
     /// In the order of the configured listeners.
     listeners: Vec<(ListenerName, Rc<ListenerCounters>)>,
@@ -113,14 +115,19 @@ impl Entry {
 }
 
 impl Connections {
-    /// Starts to serve what the listeners hand to this shard.
-    pub fn start(shard: &Rc<Shard>, mut accepted: Mailbox<Accepted>) -> Rc<Self> {
+    /// Starts to serve what the listeners, and the other of `shards`, hand to this shard.
+    pub fn start(
+        shard: &Rc<Shard>,
+        mut accepted: Mailbox<Accepted>,
+        shards: Vec<Sender<Accepted>>,
+    ) -> Rc<Self> {
         let slots = shard.config().fetch_session_slots_max as usize / usize::from(shard.shards());
         let connections = Rc::new(Self {
             list: RefCell::default(),
             draining: Cell::new(false),
             sessions: SessionCache::new(slots.max(1)),
             memory: ServeMemory::of(shard.serve_memory()),
+            shards,
             quiet: RefCell::default(),
             listeners: shard
                 .config()
@@ -140,7 +147,7 @@ impl Connections {
                     if taker.draining.get() {
                         continue;
                     }
-                    if accepted.pass.displaces() {
+                    if accepted.moves == 0 && accepted.pass.displaces() {
                         taker.close_least_recently_used(&accepted.listener);
                     }
                     connection::start(&owner, &taker, accepted);
@@ -166,6 +173,14 @@ impl Connections {
 
     pub(super) fn sessions(&self) -> &FetchSessions {
         &self.sessions
+    }
+
+    /// Gives a connection to the shard that its pass says.
+    pub(super) fn hand_over(&self, connection: Accepted) {
+        let peer = connection.peer;
+        if self.shards[connection.pass.shard()].push(connection).is_err() {
+            tracing::debug!(%peer, "connection dropped: its shard has stopped");
+        }
     }
 
     pub(super) fn memory(&self) -> &ServeMemory {

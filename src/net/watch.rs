@@ -71,6 +71,11 @@ impl Watch {
         }
     }
 
+    /// It has brought requests before, on another shard.
+    pub(super) fn set_known(&self) {
+        self.fresh_since.set(None);
+    }
+
     pub(super) fn phase(&self) -> Phase {
         self.phase.get()
     }

@@ -88,7 +88,8 @@ pub(super) fn run(config: BrokerConfig) -> Result<(), StartError> {
         (0..shards).map(|_| mailbox()).unzip();
     let (admin_lines, desks): (Vec<Line>, Vec<Desk>) = (0..shards).map(|_| admin::desk()).unzip();
     let ends = lanes(shards).into_iter().zip(mailboxes).zip(desks);
-    let mut ends = ends.map(|((lanes, accepted), desk)| Ends { lanes, accepted, desk });
+    let shards_of = |((lanes, accepted), desk)| Ends { lanes, accepted, desk, shards: senders.clone() };
+    let mut ends = ends.map(shards_of);
     let Some(first_ends) = ends.next() else {
         return Err(StartError::Cpu("no core to run a shard on".into()));
     };
@@ -202,12 +203,14 @@ struct Ends {
     lanes: Lanes,
     accepted: Mailbox<Accepted>,
     desk: Desk,
+    /// Where connections are handed over to.
+    shards: Vec<Sender<Accepted>>,
 }
 
 /// The root of every shard but the first.
 async fn run_shard(ends: Ends, settings: Settings, orders: StopOrders) {
     let shard = Shard::start(ends.lanes, settings);
-    let connections = Connections::start(&shard, ends.accepted);
+    let connections = Connections::start(&shard, ends.accepted, ends.shards);
     ends.desk.serve(&shard, &connections, Rc::default());
     if orders.drain.await.is_ok() {
         drain(&shard, &connections).await;
@@ -246,7 +249,7 @@ impl Leader {
         mut stops: mpsc::UnboundedReceiver<&'static str>,
     ) -> Result<(), StartError> {
         let shard = Shard::start(ends.lanes, self.settings.clone());
-        let connections = Connections::start(&shard, ends.accepted);
+        let connections = Connections::start(&shard, ends.accepted, ends.shards);
         let control = Rc::new(OnceCell::new());
         ends.desk.serve(&shard, &connections, control.clone());
         let config = shard.config().clone();

@@ -45,6 +45,8 @@ pub enum Request {
     FindCleanable,
     /// Compacts a log; answered when it is done.
     Clean(CleanRequest),
+    /// How long the shard has been busy since its start.
+    BusyTime,
     /// To shard 0: the controller and the coordinators.
     Control(ControlRequest),
     /// Closes every log; nothing is served after it.
@@ -68,6 +70,7 @@ pub enum Reply {
     Cleanable(CleanableLogs),
     Cleaned(CleanEnd),
     LostReplicas(Vec<PartitionKey>),
+    BusyTime(Duration),
     Control(ControlReply),
     /// For requests that have nothing to tell.
     Done,

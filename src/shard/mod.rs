@@ -48,7 +48,7 @@ use self::replica::Replica;
 use crate::base::{BrokerId, Budget, Counter, Histogram, Offset, ShardId};
 use crate::config::BrokerConfig;
 use crate::io::chunk::ChunkPool;
-use crate::io::runtime::Notify;
+use crate::io::runtime::{Notify, work};
 use crate::metadata::Image;
 use crate::partition::Slots;
 
@@ -69,6 +69,8 @@ crate::counters! {
         pub bytes_out: total "kuring_network_sent_bytes_total",
         /// Request frames received, the malformed ones too.
         pub requests: total "kuring_network_request_frames_total",
+        /// Producers' connections that went over to the shard of their partitions.
+        pub connections_moved: total "kuring_connections_moved_total",
         /// Batches that were appended or refused.
         pub appended_batches: total "kuring_append_batches_total",
         /// Records appended to logs.
@@ -311,6 +313,7 @@ impl Shard {
                 self.hurry_fetch(&hurry);
                 self.mesh.push_reply(reply_to, Reply::Done);
             }
+            Request::BusyTime => self.mesh.push_reply(reply_to, Reply::BusyTime(work().busy)),
             Request::Offsets(queries) => self.find_offsets(reply_to, queries),
             Request::EpochEnds(queries) => {
                 let ends = queries.iter().map(|query| self.epoch_end(query)).collect();

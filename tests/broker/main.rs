@@ -14,6 +14,7 @@ mod groups;
 mod harness;
 mod limits;
 mod log_dirs;
+mod moves;
 mod off_owner;
 mod offsets;
 mod produce;

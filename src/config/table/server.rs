@@ -387,6 +387,15 @@ pub(super) static SERVER: &[Definition] = &[
         "The shards that take connections, as in 0-3,8; empty for all. To measure or test what crosses shards.",
     ),
     p(
+        "kuring.connection.moves",
+        Boolean,
+        Some("true"),
+        Any,
+        Low,
+        "Whether a producer's connection goes over to the shard that owns most of what it writes, if that one has \
+         time for the work of both.",
+    ),
+    p(
         "kuring.durability",
         String,
         Some("page-cache"),

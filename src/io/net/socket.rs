@@ -73,6 +73,8 @@ struct Shared {
     descriptor: RawFd,
     peer: SocketAddr,
     local: SocketAddr,
+    /// It lives on in another descriptor.
+    moved: Cell<bool>,
 }
 
 impl Socket {
@@ -96,7 +98,15 @@ impl Socket {
         options.apply(descriptor)?;
         let (peer, local) = (peer_addr(descriptor)?, local_addr(descriptor)?);
         let descriptor = stream.as_raw_fd();
-        Ok(Self { shared: Rc::new(Shared { stream: RefCell::new(stream), descriptor, peer, local }) })
+        Ok(Self {
+            shared: Rc::new(Shared {
+                stream: RefCell::new(stream),
+                descriptor,
+                peer,
+                local,
+                moved: Cell::new(false),
+            }),
+        })
     }
 
     pub fn peer_addr(&self) -> SocketAddr {
@@ -124,6 +134,14 @@ impl SocketReader {
     pub async fn receive(&mut self, buffer: &mut ReceiveBuffer) -> io::Result<usize> {
         let waiting = Waiting(buffer);
         poll_fn(|cx| self.shared.poll_receive(cx, waiting.0)).await
+    }
+
+    /// Another descriptor of the connection, to [`Socket::adopt`] it on another shard. From then on dropping the
+    /// halves and closers leaves the connection open: receive and send no more on them.
+    pub fn hand_over(&self) -> io::Result<OwnedFd> {
+        let descriptor = rustix::io::fcntl_dupfd_cloexec(&*self.shared, 0)?;
+        self.shared.moved.set(true);
+        Ok(descriptor)
     }
 
     pub fn peer_addr(&self) -> SocketAddr {
@@ -288,7 +306,9 @@ impl Drop for Shared {
     fn drop(&mut self) {
         // An armed poll holds the connection open until the ring has cancelled it: the peer hears of the end
         // now.
-        self.shutdown(Shutdown::Both);
+        if !self.moved.get() {
+            self.shutdown(Shutdown::Both);
+        }
     }
 }
 
