@@ -76,6 +76,10 @@ fn split_commit(
     let mut known = Vec::with_capacity(request.topics.len());
     for OffsetCommitRequestTopic { name, topic_id, partitions, .. } in std::mem::take(&mut request.topics) {
         let found = find(image, version, &name, topic_id);
+        // As Kafka: one that is there is not told of when nothing was asked of it.
+        if partitions.is_empty() && found.is_ok() {
+            continue;
+        }
         let (there, missing): (Vec<_>, Vec<_>) = partitions.into_iter().partition(|partition| {
             found.is_ok_and(|topic| {
                 partition_image(topic, PartitionIndex(partition.partition_index)).is_some()

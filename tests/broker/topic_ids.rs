@@ -45,6 +45,21 @@ type Committed = (Uuid, i32, i16);
 
 /// Commits (partition, offset) pairs of topics and returns the answers, sorted.
 fn commit(raw: &mut Raw, group: &str, generation: i32, topics: &[(Uuid, &[(i32, i64)])]) -> Vec<Committed> {
+    let mut answers: Vec<Committed> = Vec::new();
+    for (topic, partitions) in commit_by_topic(raw, group, generation, topics) {
+        answers.extend(partitions.into_iter().map(|(index, error)| (topic, index, error)));
+    }
+    answers.sort_unstable();
+    answers
+}
+
+/// The same, as it is answered: topics with their partitions and errors.
+fn commit_by_topic(
+    raw: &mut Raw,
+    group: &str,
+    generation: i32,
+    topics: &[(Uuid, &[(i32, i64)])],
+) -> Vec<(Uuid, Vec<(i32, i16)>)> {
     let mut body = Body::default();
     body.text(group);
     body.0.put_i32(generation);
@@ -65,13 +80,11 @@ fn commit(raw: &mut Raw, group: &str, generation: i32, topics: &[(Uuid, &[(i32, 
     }
     body.no_tagged_fields();
     let response = raw.call_with_body::<OffsetCommitRequest>(10, &body.0);
-    let mut answers: Vec<Committed> = Vec::new();
-    for topic in &response.topics {
+    let topics = response.topics.iter().map(|topic| {
         let partitions = topic.partitions.iter();
-        answers.extend(partitions.map(|p| (topic.topic_id, p.partition_index, p.error_code)));
-    }
-    answers.sort_unstable();
-    answers
+        (topic.topic_id, partitions.map(|p| (p.partition_index, p.error_code)).collect())
+    });
+    topics.collect()
 }
 
 /// The partitions of topics that are asked for; `None` for all there are.
@@ -173,6 +186,28 @@ fn offsets_are_committed_and_fetched_by_topic_id() {
         broker.start_again(4 - shards);
         check(&mut coordinator(&broker, "g"));
     }
+}
+
+#[test]
+fn a_topic_without_partitions_is_in_no_answer_unless_nobody_has_its_id() {
+    let broker = Broker::start();
+    let client = Client::of(&broker);
+    client.create_topic("kept", 1, &[]);
+    client.create_topic("other", 1, &[]);
+    let mut raw = coordinator(&broker, "g");
+    let (kept, other) = (raw.topic_id("kept"), raw.topic_id("other"));
+    let mut answers = commit_by_topic(&mut raw, "g", -1, &[(kept, &[]), (NOBODYS, &[]), (other, &[(0, 3)])]);
+    answers.sort_unstable();
+    let mut expected = vec![(NOBODYS, vec![]), (other, vec![(0, 0)])];
+    expected.sort_unstable();
+    assert_eq!(answers, expected);
+    assert_eq!(commit_by_topic(&mut raw, "g", -1, &[(kept, &[])]), []);
+    assert_eq!(commit_by_topic(&mut raw, "nobody", 1, &[(kept, &[])]), [], "the group is not asked");
+    assert_eq!(commit_by_topic(&mut raw, "g", -1, &[]), []);
+    assert_eq!(
+        commit_by_topic(&mut raw, "g", -1, &[(kept, &[(7, 1)])]),
+        [(kept, vec![(7, UNKNOWN_TOPIC_OR_PARTITION)])]
+    );
 }
 
 #[test]
