@@ -105,6 +105,29 @@ fn delete_records(raw: &mut Raw, topic: &str, below: &[(i32, i64)]) -> Vec<(i32,
 }
 
 #[test]
+fn the_youngest_record_is_one_that_is_left_after_a_deletion() {
+    let broker = Broker::start();
+    let client = Client::of(&broker);
+    client.create_topic("youngest", 1, &[KEPT]);
+    let mut raw = Raw::connect(&broker);
+    for times in [&[1000, 5000, 2000][..], &[3000], &[2500, 3000]] {
+        assert_eq!(raw.produce("youngest", 0, -1, at_times(times, Codec::None).encode()).error_code, 0);
+    }
+    let mut youngest_from = |log_start: i64| {
+        assert_eq!(delete_records(&mut raw, "youngest", &[(0, log_start)]), [(0, 0, log_start)]);
+        let (_, error, timestamp, offset, _) = list_offsets(&mut raw, 7, "youngest", &[(0, -3, -1)])[0];
+        (error, timestamp, offset)
+    };
+    assert_eq!(youngest_from(1), (0, 5000, 1));
+    // Kafka answers with the record that was deleted, and from 6 on too; here it is the youngest of those that can be read.
+    let deleted = Broker::is_kafka().then_some((0, 5000, 1));
+    assert_eq!(youngest_from(2), deleted.unwrap_or((0, 3000, 3)));
+    assert_eq!(youngest_from(3), deleted.unwrap_or((0, 3000, 3)));
+    assert_eq!(youngest_from(4), deleted.unwrap_or((0, 3000, 5)));
+    assert_eq!(youngest_from(6), deleted.unwrap_or((0, -1, -1)));
+}
+
+#[test]
 fn offsets_by_time_are_those_of_single_records_of_compressed_batches() {
     for shards in shard_counts([1, 3]) {
         let broker = Broker::with(shards, &[]);
