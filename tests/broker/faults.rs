@@ -8,8 +8,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use kafka_protocol::messages::delete_records_request::{DeleteRecordsPartition, DeleteRecordsTopic};
+use kafka_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
 use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
-use kafka_protocol::messages::{DescribeLogDirsRequest, MetadataRequest};
+use kafka_protocol::messages::offset_for_leader_epoch_request::{
+    OffsetForLeaderPartition, OffsetForLeaderTopic,
+};
+use kafka_protocol::messages::{
+    DeleteRecordsRequest, DescribeLogDirsRequest, ListOffsetsRequest, MetadataRequest,
+    OffsetForLeaderEpochRequest,
+};
 use rdkafka::Offset;
 use rdkafka::consumer::Consumer as _;
 use rdkafka::error::RDKafkaErrorCode;
@@ -17,7 +25,7 @@ use rdkafka::error::RDKafkaErrorCode;
 use crate::harness::batch::Batch;
 use crate::harness::broker::Broker;
 use crate::harness::client::{Client, Send};
-use crate::harness::raw::{Raw, name};
+use crate::harness::raw::{FETCH, Raw, fetch, name};
 use crate::harness::{PATIENCE, eventually};
 
 const KAFKA_STORAGE_ERROR: i16 = 56;
@@ -313,8 +321,7 @@ fn a_directory_that_fails_takes_only_its_partitions_with_it() {
     });
 
     for &partition in &on_small {
-        let code = produce_code_to(&broker, "spread", partition);
-        assert_eq!(code, KAFKA_STORAGE_ERROR, "partition {partition}");
+        assert_storage_errors(&broker, "spread", partition);
     }
     for &partition in &alive {
         assert_eq!(client.offsets("spread", partition), (0, 40));
@@ -360,7 +367,7 @@ fn a_directory_that_cannot_be_opened_leaves_the_others_serving() {
     assert!(broker.log().contains("the log directory is offline"));
     for partition in 0..6 {
         if on_second.contains(&partition) {
-            assert_eq!(produce_code_to(&broker, "spread", partition), KAFKA_STORAGE_ERROR);
+            assert_storage_errors(&broker, "spread", partition);
             assert_eq!(metadata(&broker, "spread", partition), (-1, LEADER_NOT_AVAILABLE, vec![1]));
         } else {
             assert_eq!(client.offsets("spread", partition), (0, 1));
@@ -532,6 +539,46 @@ fn produce_code(broker: &Broker, topic: &str) -> i16 {
 
 fn produce_code_to(broker: &Broker, topic: &str, partition: i32) -> i16 {
     Raw::connect(broker).produce(topic, partition, -1, Batch::now(&["probe"]).encode()).error_code
+}
+
+/// Whatever is asked of the partition, it is answered with KAFKA_STORAGE_ERROR.
+#[track_caller]
+fn assert_storage_errors(broker: &Broker, topic: &str, partition: i32) {
+    let mut raw = Raw::connect(broker);
+    let topics = vec![DeleteRecordsTopic::default().with_name(name(topic)).with_partitions(vec![
+        DeleteRecordsPartition::default().with_partition_index(partition).with_offset(1),
+    ])];
+    let delete = DeleteRecordsRequest::default().with_topics(topics).with_timeout_ms(10_000);
+    let topics = vec![OffsetForLeaderTopic::default().with_topic(name(topic)).with_partitions(vec![
+            OffsetForLeaderPartition::default()
+                .with_partition(partition)
+                .with_current_leader_epoch(-1)
+                .with_leader_epoch(0),
+        ])];
+    let epochs = OffsetForLeaderEpochRequest::default().with_replica_id((-1).into()).with_topics(topics);
+    let list = |timestamp: i64| {
+        let partition = ListOffsetsPartition::default()
+            .with_partition_index(partition)
+            .with_current_leader_epoch(-1)
+            .with_timestamp(timestamp);
+        let topic = ListOffsetsTopic::default().with_name(name(topic)).with_partitions(vec![partition]);
+        ListOffsetsRequest::default().with_replica_id((-1).into()).with_topics(vec![topic])
+    };
+    let mut listed = |timestamp| raw.call(7, &list(timestamp)).topics[0].partitions[0].error_code;
+    let listed = [-1, -2, -3, 0].map(&mut listed);
+    let codes = [
+        ("Produce", produce_code_to(broker, topic, partition)),
+        ("Fetch", raw.call(FETCH, &fetch(topic, &[(partition, 0)])).responses[0].partitions[0].error_code),
+        ("ListOffsets of the end", listed[0]),
+        ("ListOffsets of the start", listed[1]),
+        ("ListOffsets of the youngest", listed[2]),
+        ("ListOffsets by time", listed[3]),
+        ("DeleteRecords", raw.call(2, &delete).topics[0].partitions[0].error_code),
+        ("OffsetForLeaderEpoch", raw.call(4, &epochs).topics[0].partitions[0].error_code),
+    ];
+    for (api, code) in codes {
+        assert_eq!(code, KAFKA_STORAGE_ERROR, "{api} of partition {partition}");
+    }
 }
 
 /// Leader, error and offline replicas of a partition.
