@@ -110,6 +110,10 @@ crate::families! {
     SCRUB_FINDINGS: counter "kuring_scrub_findings_total" [];
     /// Directories of partitions without a topic that were removed.
     STRAYS_REMOVED: counter "kuring_strays_removed_total" [];
+    /// Bytes that moves of replicas between log directories have copied.
+    MOVED: counter "kuring_move_bytes_total" [];
+    /// Time in which those moves were held up by replica.alter.log.dirs.io.max.bytes.per.second.
+    MOVES_THROTTLED: counter "kuring_move_throttled_seconds_total" [];
     /// Bytes of the segments in the directory.
     LOG_BYTES: gauge "kuring_log_bytes" ["directory"];
     /// Segments in the directory.

@@ -250,6 +250,8 @@ fn logs(text: &mut Exposition, sources: &Sources, reports: &[&ShardReport]) {
     text.add(&names::SCRUBBED, &[], disks.scrubbed_bytes);
     text.add(&names::SCRUB_FINDINGS, &[], disks.scrub_findings);
     text.add(&names::STRAYS_REMOVED, &[], disks.strays_removed);
+    text.add(&names::MOVED, &[], disks.moved_bytes);
+    text.add(&names::MOVES_THROTTLED, &[], disks.moves_throttled_ms as f64 / 1e3);
     let opening: usize = reports.iter().map(|report| report.figures.partitions_opening).sum();
     text.add(&names::PARTITIONS_OPENING, &[], opening);
     let mut flushes = Recorded::default();

@@ -249,7 +249,8 @@ fn every_dynamic_broker_config_changes_what_it_is_for() {
         let after = config.levels(&none, &changed);
         let differs = before.log_config(&topic) != after.log_config(&topic)
             || before.connection_limits() != after.connection_limits()
-            || before.cleaner() != after.cleaner();
+            || before.cleaner() != after.cleaner()
+            || before.move_bytes_per_second() != after.move_bytes_per_second();
         assert!(differs, "{}", definition.name);
     }
 }

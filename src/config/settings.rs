@@ -130,6 +130,14 @@ impl Levels<'_> {
         LogConfigSource { topic, levels: *self }.build()
     }
 
+    /// What moves between log directories may copy, all together.
+    pub fn move_bytes_per_second(&self) -> u64 {
+        match self.value("replica.alter.log.dirs.io.max.bytes.per.second") {
+            Value::Integer(number) => u64::try_from(number).unwrap_or(0),
+            other => panic!("the limit of moves is {other:?} in the table, not a number"),
+        }
+    }
+
     /// What compaction may take.
     pub fn cleaner(&self) -> CleanerSettings {
         let integer = |name| match self.value(name) {

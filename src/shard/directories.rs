@@ -11,6 +11,7 @@ use super::cleaner::Cleaner;
 use super::commit::CommitService;
 use super::messages::{CheckpointEntry, CheckpointOffsets};
 use super::space::Space;
+use super::throttle::Throttle;
 use crate::base::clock::Timestamp;
 use crate::base::{TopicId, TopicPartition, fatal};
 use crate::io::os::OsFiles;
@@ -58,6 +59,8 @@ pub struct Directories {
     stopping: Arc<AtomicBool>,
     pub(super) checkpoints: Checkpoints,
     pub(super) counters: DiskCounters,
+    /// Of moves from one to another.
+    moves: Mutex<Throttle>,
 }
 
 /// Figures of all directories that are not a shard's.
@@ -68,6 +71,9 @@ pub(super) struct DiskCounters {
     pub scrub_findings: AtomicU64,
     pub corrupt_reads: AtomicU64,
     pub strays_removed: AtomicU64,
+    /// Bytes copied by moves, and the time that those were held up by their limit.
+    pub moved_bytes: AtomicU64,
+    pub moves_throttled_ms: AtomicU64,
 }
 
 /// The figures of the directories, to be shown. Counts since the start, except where it says "now".
@@ -93,6 +99,9 @@ pub struct DiskCounts {
     pub scrubbed_bytes: u64,
     pub scrub_findings: u64,
     pub strays_removed: u64,
+    /// Bytes that moves between directories have copied, and the time that the limit on them has held them up.
+    pub moved_bytes: u64,
+    pub moves_throttled_ms: u64,
 }
 
 /// Partitions found on disk at the start, handed out to the shards that own them.
@@ -225,6 +234,7 @@ impl Directories {
             stopping,
             checkpoints,
             counters: DiskCounters::default(),
+            moves: Mutex::new(Throttle::new()),
         }
     }
 
@@ -269,6 +279,10 @@ impl Directories {
         if let Some(partitions) = lock(&self.partitions).get_mut(directory) {
             *partitions = partitions.saturating_add_signed(change);
         }
+    }
+
+    pub(super) fn moves_throttle(&self) -> MutexGuard<'_, Throttle> {
+        lock(&self.moves)
     }
 
     /// How many there are, opened or not.
@@ -375,6 +389,8 @@ impl Directories {
             scrubbed_bytes: get(&self.counters.scrubbed_bytes),
             scrub_findings: get(&self.counters.scrub_findings),
             strays_removed: get(&self.counters.strays_removed),
+            moved_bytes: get(&self.counters.moved_bytes),
+            moves_throttled_ms: get(&self.counters.moves_throttled_ms),
         }
     }
 }

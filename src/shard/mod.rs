@@ -26,6 +26,7 @@ mod replica;
 mod requests;
 mod scrub;
 mod space;
+mod throttle;
 mod timers;
 
 use std::cell::{Cell, OnceCell, RefCell};

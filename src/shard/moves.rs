@@ -10,6 +10,7 @@ use std::cell::Cell;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Shard;
@@ -28,6 +29,7 @@ use crate::log::{
     DirError, Fault, FileRange, Gaps, Log, LogError, Moved, OpenError, OpenOptions, Read, ReadError,
     ReadRequest,
 };
+use crate::metadata::ConfigResource;
 use crate::wire::ErrorCode;
 
 /// Copied by one job of a file thread.
@@ -213,6 +215,13 @@ impl Shard {
         .detach();
     }
 
+    fn move_bytes_per_second(&self) -> u64 {
+        let image = self.image();
+        let broker = image.overrides(&ConfigResource::Broker(self.settings.broker));
+        let default = image.overrides(&ConfigResource::BrokerDefault);
+        self.settings.config.levels(broker, default).move_bytes_per_second()
+    }
+
     /// Starts a move, or goes on with the one whose copy the start has found.
     pub(super) fn start_move(self: &Rc<Self>, replica: &Rc<Replica>, to: usize, found: Option<StartEntry>) {
         let under_way = Move::to(to);
@@ -305,6 +314,7 @@ impl Mover {
         let mut is_synced = false;
         loop {
             self.under_way.note(&copy.log);
+            self.keep_pace().await;
             if let Some(end) = self.is_over() {
                 *kept = Some(copy);
                 return Ok(end);
@@ -333,6 +343,18 @@ impl Mover {
                     return Err(failure);
                 }
             };
+        }
+    }
+
+    /// Waits as `replica.alter.log.dirs.io.max.bytes.per.second` says, or until the move is over.
+    async fn keep_pace(&self) {
+        let directories = self.directories().clone();
+        while self.is_over().is_none() {
+            let limit = self.shard.move_bytes_per_second();
+            let wait = directories.moves_throttle().wait(limit, clock::monotonic());
+            let Some(wait) = wait else { return };
+            self.shard.sleep(wait).await;
+            directories.counters.moves_throttled_ms.fetch_add(wait.as_millis() as u64, Ordering::Relaxed);
         }
     }
 
@@ -430,6 +452,9 @@ impl Mover {
     }
 
     async fn copy(&self, mut copy: Copy, planned: Planned, sync: bool) -> Result<Copy, (Copy, Failure)> {
+        let bytes = planned.range.as_ref().map_or(0, |range| u64::from(range.length));
+        self.directories().moves_throttle().spend(bytes);
+        self.directories().counters.moved_bytes.fetch_add(bytes, Ordering::Relaxed);
         let (copy, copied) = self
             .on_thread("copy log", move |_| {
                 let copied = copy_some(&mut copy.log, &planned, sync);

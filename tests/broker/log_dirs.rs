@@ -8,8 +8,9 @@ use std::time::Duration;
 use kafka_protocol::messages::alter_replica_log_dirs_request::{AlterReplicaLogDir, AlterReplicaLogDirTopic};
 use kafka_protocol::messages::{AlterReplicaLogDirsRequest, DescribeLogDirsRequest};
 use kafka_protocol::protocol::StrBytes;
+use rdkafka::admin::{AlterConfig, ResourceSpecifier};
 
-use crate::harness::client::{Client, Send};
+use crate::harness::client::{Client, Send, options};
 use crate::harness::raw::{Raw, name};
 use crate::harness::{Broker, eventually};
 
@@ -55,6 +56,15 @@ fn places(broker: &Broker, topic: &str, partition: i32) -> Vec<(PathBuf, bool, i
         }
     }
     places
+}
+
+/// Sets how fast moves are, from now on and over restarts.
+fn limit_moves(client: &Client, bytes_per_second: &str) {
+    let change = AlterConfig::new(ResourceSpecifier::Broker(1))
+        .set("replica.alter.log.dirs.io.max.bytes.per.second", bytes_per_second);
+    let results = client.wait(client.admin().alter_configs([&change], &options()));
+    let result = results.expect("the request was sent").remove(0);
+    assert!(result.is_ok(), "{result:?}");
 }
 
 #[track_caller]
@@ -245,14 +255,24 @@ fn a_move_goes_on_after_a_restart() {
     for clean in [false, true] {
         let (from, ..) = places(&broker, "far", 0).remove(0);
         let to = if from == broker.data() { other(&broker) } else { broker.data() };
+        limit_moves(&Client::of(&broker), "3000000");
         assert_eq!(alter(&broker, "far", 0, &to), 0);
-        // On a quick disk the move may be over by now: nothing slows it down, so both are right.
+        // At this pace it takes 20 seconds.
+        let is_half_way = |broker: &Broker| {
+            let places = places(broker, "far", 0);
+            places.iter().any(|(dir, is_future, _)| *dir == from && !is_future)
+                && places.iter().any(|(dir, is_future, lag)| *dir == to && *is_future && *lag > 0)
+        };
+        eventually("the copy has begun", || is_half_way(&broker).then_some(()));
         if clean {
             broker.terminate();
         } else {
             broker.kill();
         }
+        assert!(!on_disk(&to, "far-0").iter().any(|name| name == "far-0"), "it was in the middle");
         broker.start_again(2);
+        eventually("it goes on", || is_half_way(&broker).then_some(()));
+        limit_moves(&Client::of(&broker), "9223372036854775807");
         await_move(&broker, "far", 0, &to);
         check_numbers(&broker, "far", 60_000);
         eventually("what it left is removed", || on_disk(&from, "far-0").is_empty().then_some(()));

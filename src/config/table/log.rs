@@ -300,6 +300,16 @@ pub(super) static LOG: &[Definition] = &[
     )
     .dynamic(),
     p(
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+        Long,
+        Some("9223372036854775807"),
+        AtLeast(0),
+        Medium,
+        "How many bytes moves of replicas between the log directories of this broker copy in a second, all \
+         together. They copy a mebibyte at once.",
+    )
+    .dynamic(),
+    p(
         "log.cleaner.dedupe.buffer.size",
         Long,
         Some("134217728"),
