@@ -368,11 +368,15 @@ fn read_plain(broker: &Broker, client: &Client, partition: i32, context: &str) -
     (start, end, stored)
 }
 
-/// The last number of each key. What is left is a prefix, fsync or not: no offset behind it is answered by nothing.
+/// The last number of each key. What is left is a prefix without a hole, fsync or not: no offset below its end is
+/// answered by nothing, and what is missing between two records has a later record of its key. (After a
+/// kill a number that was not acknowledged comes again.)
 fn read_compacted(broker: &Broker, client: &Client, context: &str) -> HashMap<u64, u64> {
     let (mut next, end) = client.offsets(COMPACTED, 0);
     let mut raw = Raw::connect(broker);
     let mut found = HashMap::new();
+    let mut missing: Vec<u64> = Vec::new();
+    let mut last: Option<(i64, u64)> = None;
     while next < end {
         let answer = raw.call(FETCH, &fetch(COMPACTED, &[(0, next)]));
         let answer = &answer.responses[0].partitions[0];
@@ -381,7 +385,7 @@ fn read_compacted(broker: &Broker, client: &Client, context: &str) -> HashMap<u6
         for batch in read_all(answer.records.as_deref().unwrap_or_default()) {
             assert!(batch.last_offset >= next, "{context}: {next} was asked, {} came", batch.last_offset);
             next = batch.last_offset + 1;
-            for value in batch.values {
+            for (offset, value) in batch.offsets.into_iter().zip(batch.values) {
                 let value = value.expect("every record has one");
                 let text = std::str::from_utf8(&value).expect("it was text");
                 let mut fields = text.split(':').map(str::parse);
@@ -389,9 +393,22 @@ fn read_compacted(broker: &Broker, client: &Client, context: &str) -> HashMap<u6
                     panic!("{context}: {text:?} at {before}")
                 };
                 found.insert(key, number);
+                // Numbers and offsets run side by side but for where a round begins.
+                if let Some((last_offset, last_number)) = last.replace((offset, number))
+                    && number.checked_sub(last_number) == u64::try_from(offset - last_offset).ok()
+                {
+                    missing.extend(last_number + 1..number);
+                }
             }
         }
         assert!(next > before, "{context}: nothing at {next} of {end}");
+    }
+    for number in missing {
+        let last = found.get(&(number % KEYS)).copied();
+        assert!(
+            last.is_some_and(|last| last >= number),
+            "{context}: {number} is missing, its key has {last:?}"
+        );
     }
     found
 }

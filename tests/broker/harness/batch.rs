@@ -43,6 +43,7 @@ pub struct Stored {
     pub last_offset: i64,
     pub leader_epoch: i32,
     pub max_timestamp: i64,
+    pub offsets: Vec<i64>,
     pub values: Vec<Option<Vec<u8>>>,
 }
 
@@ -136,7 +137,7 @@ fn read(batch: &[u8]) -> Stored {
     assert_eq!(crc, crc32c::crc32c(&batch[CRC_FROM..]), "the checksum of a stored batch");
     let records = decompress(be_i16(batch, 21) & 7, &batch[HEAD_LEN..]);
     let mut rest = records.as_slice();
-    let values = (0..be_i32(batch, 57)).map(|_| read_value(&mut rest)).collect();
+    let records: Vec<_> = (0..be_i32(batch, 57)).map(|_| read_record(&mut rest)).collect();
     assert!(rest.is_empty(), "{} bytes after the last record", rest.len());
     let base_offset = be_i64(batch, 0);
     Stored {
@@ -144,19 +145,21 @@ fn read(batch: &[u8]) -> Stored {
         last_offset: base_offset + i64::from(be_i32(batch, 23)),
         leader_epoch: be_i32(batch, 12),
         max_timestamp: be_i64(batch, 35),
-        values,
+        offsets: records.iter().map(|(delta, _)| base_offset + delta).collect(),
+        values: records.into_iter().map(|(_, value)| value).collect(),
     }
 }
 
-fn read_value(rest: &mut &[u8]) -> Option<Vec<u8>> {
+/// The offset delta and the value.
+fn read_record(rest: &mut &[u8]) -> (i64, Option<Vec<u8>>) {
     let len = take_varint(rest) as usize;
     let (mut record, after) = rest.split_at(len);
     *rest = after;
     record = &record[1..];
     take_varint(&mut record);
-    take_varint(&mut record);
+    let delta = take_varint(&mut record);
     take_bytes(&mut record);
-    take_bytes(&mut record).map(<[u8]>::to_vec)
+    (delta, take_bytes(&mut record).map(<[u8]>::to_vec))
 }
 
 fn compress(codec: Codec, records: &[u8]) -> Vec<u8> {
