@@ -1,5 +1,6 @@
 //! Stop, kill, start again: what was there is there, once and in order.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -335,4 +336,45 @@ fn a_topic_does_not_inherit_what_the_checkpoints_say_of_the_one_that_had_its_nam
     let wanted: Vec<String> = (0..10).map(|n| n.to_string()).collect();
     assert_eq!(client.offsets("again", 0), (0, 10));
     assert_eq!(texts(&client, "again", 0, 10), wanted);
+}
+
+#[test]
+fn an_idle_broker_leaves_its_checkpoint_files_alone() {
+    if Broker::is_kafka() {
+        return;
+    }
+    let broker = Broker::with(2, &[("log.flush.offset.checkpoint.interval.ms", "100")]);
+    let client = Client::of(&broker);
+    client.create_topic("idle", 4, &[]);
+    append_to(&client, "idle", 4);
+    let files = ["recovery-point", "replication", "log-start"]
+        .map(|name| broker.data().join(format!("{name}-offset-checkpoint")));
+    let written = || {
+        let time = |path: &PathBuf| std::fs::metadata(path).and_then(|file| file.modified());
+        files.each_ref().map(|path| time(path).expect("the file is there"))
+    };
+    eventually("all has been written", || {
+        let high_watermarks = std::fs::read_to_string(&files[1]).expect("written");
+        high_watermarks.contains("idle 3 1\n").then_some(())
+    });
+    let mut before = written();
+    // The start itself moves recovery points for a while.
+    eventually("half a second without a write", || {
+        std::thread::sleep(Duration::from_millis(500));
+        let earlier = std::mem::replace(&mut before, written());
+        (earlier == before).then_some(())
+    });
+    append_to(&client, "idle", 1);
+    eventually("the record is told of", || {
+        let high_watermarks = std::fs::read_to_string(&files[1]).expect("written");
+        high_watermarks.contains("idle 0 2\n").then_some(())
+    });
+    let after = written();
+    assert_eq!(after[2], before[2], "no log start has changed");
+}
+
+/// A record for each of the first partitions.
+fn append_to(client: &Client, topic: &str, partitions: i32) {
+    let records: Vec<Send> = (0..partitions).map(|partition| Send::value("x").to(partition)).collect();
+    client.send(&client.producer(&[]), topic, &records);
 }
