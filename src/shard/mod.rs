@@ -324,10 +324,7 @@ impl Shard {
                 let starts = targets.iter().map(|&(key, offset)| self.delete_records(key, offset)).collect();
                 self.mesh.push_reply(reply_to, Reply::DeleteRecords(starts));
             }
-            Request::AlterDirectories(targets) => {
-                let begun = targets.iter().map(|&(key, to)| self.alter_directory(key, to)).collect();
-                self.mesh.push_reply(reply_to, Reply::AlterDirectories(begun));
-            }
+            Request::AlterDirectories(targets) => self.alter_directories(reply_to, targets),
             Request::Producers(keys) => {
                 let producers = keys.iter().map(|&key| self.producers(key)).collect();
                 self.mesh.push_reply(reply_to, Reply::Producers(producers));

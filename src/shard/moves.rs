@@ -17,7 +17,8 @@ use super::Shard;
 use super::checkpoint::Told;
 use super::directories::{Directories, StartEntry};
 use super::lifecycle::JOB_POLL;
-use super::messages::{CheckpointEntry, CheckpointOffsets};
+use super::mesh::ReplyTo;
+use super::messages::{CheckpointEntry, CheckpointOffsets, Reply};
 use super::placement::PartitionKey;
 use super::replica::{Replica, ReplicaState};
 use crate::base::{Offset, TopicPartition, clock};
@@ -56,6 +57,8 @@ pub(super) struct Move {
     switches: Cell<bool>,
     /// Another move was asked for during the last step: where to.
     next: Cell<Option<usize>>,
+    /// The copy has its directory: a start finds it, and the move goes on.
+    has_copy: Cell<bool>,
     /// The copy is closed and stays for the next start.
     ended: Cell<bool>,
     progress: Cell<Progress>,
@@ -79,6 +82,7 @@ impl Move {
             cancelled: Cell::new(false),
             switches: Cell::new(false),
             next: Cell::new(None),
+            has_copy: Cell::new(false),
             ended: Cell::new(false),
             progress: Cell::default(),
             told: Told::default(),
@@ -155,9 +159,29 @@ struct Copy {
 }
 
 impl Shard {
-    /// Has the replica moved to the directory `to`; answers when that has begun
-    /// (`ReplicaManager.alterReplicaLogDirs`).
-    pub(super) fn alter_directory(self: &Rc<Self>, key: PartitionKey, to: usize) -> Result<(), ErrorCode> {
+    /// Has replicas moved to directories; answers when the moves have begun such that they outlast the process.
+    pub(super) fn alter_directories(
+        self: &Rc<Self>,
+        mut reply_to: ReplyTo,
+        targets: Vec<(PartitionKey, usize)>,
+    ) {
+        let begun: Vec<_> = targets.iter().map(|&(key, to)| self.alter_directory(key, to)).collect();
+        self.mesh.park(&mut reply_to);
+        let shard = self.clone();
+        spawn(Queue::Control, "alter directories", async move {
+            for (key, _) in targets {
+                let Some(replica) = shard.replica(key) else { continue };
+                while replica.moving().is_some_and(|moving| !moving.has_copy.get() && !moving.ended.get()) {
+                    shard.sleep(JOB_POLL).await;
+                }
+            }
+            shard.mesh.push_reply(reply_to, Reply::AlterDirectories(begun));
+        })
+        .detach();
+    }
+
+    /// Has the replica moved to the directory `to` (`ReplicaManager.alterReplicaLogDirs`).
+    fn alter_directory(self: &Rc<Self>, key: PartitionKey, to: usize) -> Result<(), ErrorCode> {
         let replica = self.replica(key).ok_or(ErrorCode::ReplicaNotAvailable)?;
         let directories = &self.settings.directories;
         if directories.has_failed(to) {
@@ -310,6 +334,7 @@ impl Mover {
             Ok(copy) => copy,
             Err(end) => return Ok(end),
         };
+        self.under_way.has_copy.set(true);
         // The sync of what was copied so far comes before the appends are held.
         let mut is_synced = false;
         loop {
