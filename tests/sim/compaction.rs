@@ -3,41 +3,25 @@
 //! record of each key must be there, and every fetch must find what a scan of the whole log finds.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use kuring::base::clock::{Monotonic, Now, Timestamp};
 use kuring::base::random::Random;
-use kuring::base::{BrokerEpoch, BrokerId, LeaderEpoch, Offset, PartitionIndex, TopicId, TopicPartition};
+use kuring::base::{LeaderEpoch, Offset};
 use kuring::config::{CleanupPolicy, LogConfig};
 use kuring::io::FileHandle;
 use kuring::io::mem::{Crash, Lies, MemFiles};
 use kuring::log::{
-    Batch, Checkpoint, Clean, CleanSettings, CleanStep, Job, Log, LogContext, LogDir, OpenOptions, Origin,
-    Outcome, Read, ReadError, ReadRequest,
+    Batch, Checkpoint, Clean, CleanSettings, CleanStep, Job, Log, Origin, Outcome, Read, ReadError,
+    ReadRequest,
 };
 use kuring::wire::record::{BatchBuilder, BatchView, Batches, Codec, Compression};
 
+use crate::home::{Home, InFlight, ensure, text};
 use crate::run_seeds;
 
-const DATA: &str = "/data";
 const KEYS: u64 = 12;
 const STEPS_MAX: u64 = 300;
-
-macro_rules! ensure {
-    ($condition:expr, $($message:tt)+) => {
-        if !$condition {
-            return Err(format!($($message)+));
-        }
-    };
-}
-
-/// A job on its way.
-enum InFlight {
-    Made(Job<MemFiles>),
-    Run(Outcome<MemFiles>),
-}
 
 /// A record: its key, and a number that no other has.
 type Record = (u64, u64);
@@ -52,12 +36,9 @@ struct Stored {
 struct World {
     random: Random,
     files: MemFiles,
-    context: Arc<LogContext<MemFiles>>,
-    topic_partition: TopicPartition,
-    config: Arc<LogConfig>,
-    dir: LogDir<MemFiles>,
+    home: Home,
     log: Option<Log<MemFiles>>,
-    job: Option<InFlight>,
+    job: Option<InFlight<Job<MemFiles>, Outcome<MemFiles>>>,
     clean: Option<Box<Clean<MemFiles>>>,
     /// All that was appended and not lost, by offset.
     appended: BTreeMap<i64, Record>,
@@ -87,16 +68,10 @@ impl World {
             min_cleanable_dirty_ratio: 0.01,
             ..LogConfig::default()
         };
-        let topic_partition = TopicPartition::new("sim-topic", PartitionIndex(7));
-        let (dir, _) = open_dir(&files)?;
-        dir.create_partition(&topic_partition, TopicId(uuid::Uuid::from_u128(9))).map_err(text)?;
         let mut world = World {
             random,
-            context: Arc::new(LogContext::new(files.clone())),
+            home: Home::new(&files, config)?,
             files,
-            topic_partition,
-            config: Arc::new(config),
-            dir,
             log: None,
             job: None,
             clean: None,
@@ -229,20 +204,19 @@ impl World {
             CleanStep::Done { up_to, generation, .. } => self.log().mark_cleaned(up_to, generation),
             // Retention took a segment away under it.
             CleanStep::Failed(error) => {
-                ensure!(self.config.cleanup_policy.delete, "cleaning failed: {error}")
+                ensure!(self.home.config().cleanup_policy.delete, "cleaning failed: {error}")
             }
         }
         Ok(())
     }
 
     fn write_checkpoints(&mut self) -> Result<(), String> {
-        let entry = |offset| [(self.topic_partition.clone(), offset)];
         let log = self.log.as_ref().expect("every step leaves an open log");
-        self.dir.write_checkpoint(Checkpoint::RecoveryPoint, &entry(log.recovery_point())).map_err(text)?;
-        self.dir.write_checkpoint(Checkpoint::LogStart, &entry(log.log_start())).map_err(text)?;
+        self.home.write_checkpoint(Checkpoint::RecoveryPoint, log.recovery_point())?;
+        self.home.write_checkpoint(Checkpoint::LogStart, log.log_start())?;
         self.saved = log.recovery_point().0;
         if let Some(cleaned) = log.cleaned() {
-            self.dir.write_checkpoint(Checkpoint::Cleaner, &entry(cleaned)).map_err(text)?;
+            self.home.write_checkpoint(Checkpoint::Cleaner, cleaned)?;
         }
         Ok(())
     }
@@ -253,7 +227,7 @@ impl World {
         let now = self.now();
         self.log().close(now).map_err(text)?;
         self.write_checkpoints()?;
-        self.dir.mark_clean_shutdown(BrokerEpoch(1)).map_err(text)?;
+        self.home.mark_clean_shutdown()?;
         self.durable = self.end;
         if self.random.below(2) == 0 {
             self.files.crash(Crash::Machine);
@@ -282,22 +256,10 @@ impl World {
     }
 
     fn open(&mut self) -> Result<(), String> {
-        let (dir, found) = open_dir(&self.files)?;
-        let partition = found.partitions.into_iter().next().ok_or("the partition's directory is lost")?;
+        let now = self.now();
         let cold = self.random.below(2) * 30;
         self.files.set_cold_percent(cold);
-        let options = OpenOptions {
-            dir: partition.dir,
-            topic_partition: partition.topic_partition,
-            config: Arc::clone(&self.config),
-            recovery_point: partition.recovery_point,
-            log_start: partition.log_start,
-            cleaned: partition.cleaned,
-            gaps: partition.gaps,
-            clean: found.clean,
-        };
-        self.dir = dir;
-        self.log = Some(Log::open(&self.context, options, self.now()).map_err(text)?);
+        self.log = Some(self.home.open(now)?.0);
         Ok(())
     }
 
@@ -400,14 +362,6 @@ fn records(batch: &BatchView<'_>) -> Result<Vec<(i64, Record)>, String> {
         found.push((record.offset.0, (u64::from(*key), number)));
     }
     Ok(found)
-}
-
-fn open_dir(files: &MemFiles) -> Result<(LogDir<MemFiles>, kuring::log::Found), String> {
-    LogDir::open(files.clone(), Path::new(DATA), "sim", BrokerId(1)).map_err(text)
-}
-
-fn text(error: impl std::fmt::Display) -> String {
-    error.to_string()
 }
 
 /// How many records compaction took.

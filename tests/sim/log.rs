@@ -1,53 +1,30 @@
 //! The log of one partition: random appends, rolls, retention, truncation, DeleteRecords, flushes, jobs that
 //! finish late or never, full disks, clean stops, killed processes and lost power, against [`Model`].
 
-use std::path::Path;
-use std::sync::Arc;
-
 use kuring::base::clock::{Monotonic, Now, Timestamp};
 use kuring::base::random::Random;
-use kuring::base::{
-    BrokerEpoch, BrokerId, LeaderEpoch, Offset, PartitionIndex, ProducerEpoch, ProducerId, TopicId,
-    TopicPartition,
-};
+use kuring::base::{LeaderEpoch, Offset, ProducerEpoch, ProducerId};
 use kuring::config::LogConfig;
 use kuring::io::FileHandle;
 use kuring::io::mem::{Crash, Fault, Lies, MemFiles, Operation};
 use kuring::log::{
-    Appended, Batch, Checkpoint, FlushJob, FlushOutcome, Job, Log, LogContext, LogDir, OffsetLookup,
-    OpenOptions, Origin, Outcome, Read, ReadError, ReadPlan, ReadRequest, TimestampTarget,
+    Appended, Batch, Checkpoint, FlushJob, FlushOutcome, Job, Log, OffsetLookup, Origin, Outcome, Read,
+    ReadError, ReadPlan, ReadRequest, TimestampTarget,
 };
 use kuring::wire::ErrorCode;
 use kuring::wire::record::{BatchBuilder, Codec, Compression};
 
+use crate::home::{Home, InFlight, ensure, text};
 use crate::log_model::Model;
 use crate::run_seeds;
 
-const DATA: &str = "/data";
 const PRODUCERS: i64 = 3;
 const STEPS_MAX: u64 = 400;
-
-macro_rules! ensure {
-    ($condition:expr, $($message:tt)+) => {
-        if !$condition {
-            return Err(format!($($message)+));
-        }
-    };
-}
-
-/// A job on its way: made, run, finished in separate steps, with anything between them.
-enum InFlight<T, U> {
-    Made(T),
-    Run(U),
-}
 
 struct World {
     random: Random,
     files: MemFiles,
-    context: Arc<LogContext<MemFiles>>,
-    topic_partition: TopicPartition,
-    config: Arc<LogConfig>,
-    dir: LogDir<MemFiles>,
+    home: Home,
     log: Option<Log<MemFiles>>,
     job: Option<InFlight<Job<MemFiles>, Outcome<MemFiles>>>,
     flush: Option<InFlight<FlushJob<MemFiles>, FlushOutcome>>,
@@ -63,8 +40,7 @@ impl World {
         let mut random = Random::seeded(seed);
         let files = MemFiles::new(random.next_u64());
         files.set_lies(lies);
-        let context = Arc::new(LogContext::new(files.clone()));
-        let config = Arc::new(LogConfig {
+        let config = LogConfig {
             segment_bytes: 800 + random.below(4000) as u32,
             index_interval_bytes: [0, 100, 1000][random.below(3) as usize],
             segment_index_bytes: 60 + random.below(1000) as u32,
@@ -73,17 +49,11 @@ impl World {
             retention_bytes: [-1, 10_000][random.below(2) as usize],
             file_delete_delay_ms: 1000,
             ..LogConfig::default()
-        });
-        let topic_partition = TopicPartition::new("sim-topic", PartitionIndex(7));
-        let (dir, _) = open_dir(&files)?;
-        dir.create_partition(&topic_partition, TopicId(uuid::Uuid::from_u128(9))).map_err(text)?;
+        };
         let mut world = World {
             random,
+            home: Home::new(&files, config)?,
             files,
-            context,
-            topic_partition,
-            config,
-            dir,
             log: None,
             job: None,
             flush: None,
@@ -264,9 +234,8 @@ impl World {
         if self.planted == Planted::RecoveryPointAhead {
             point = self.log().log_end();
         }
-        let entry = |offset| [(self.topic_partition.clone(), offset)];
-        self.dir.write_checkpoint(Checkpoint::RecoveryPoint, &entry(point)).map_err(text)?;
-        self.dir.write_checkpoint(Checkpoint::LogStart, &entry(start)).map_err(text)?;
+        self.home.write_checkpoint(Checkpoint::RecoveryPoint, point)?;
+        self.home.write_checkpoint(Checkpoint::LogStart, start)?;
         self.model.recovery_point = point.0;
         self.model.start_checkpoint = start.0;
         Ok(())
@@ -328,7 +297,7 @@ impl World {
         self.log().close(now).map_err(text)?;
         ensure!(self.log().recovery_point().0 == self.model.end, "closed before the end");
         self.write_checkpoints()?;
-        self.dir.mark_clean_shutdown(BrokerEpoch(1)).map_err(text)?;
+        self.home.mark_clean_shutdown()?;
         self.model.durable = self.model.end;
         if self.random.below(2) == 0 {
             self.files.crash(Crash::Machine);
@@ -370,23 +339,12 @@ impl World {
     }
 
     fn open(&mut self) -> Result<(), String> {
-        let (dir, found) = open_dir(&self.files)?;
-        let partition = found.partitions.into_iter().next().ok_or("the partition's directory is lost")?;
-        ensure!(partition.recovery_point.0 == self.model.recovery_point, "the recovery point is lost");
+        let now = self.now();
         let cold = self.random.below(2) * 30;
         self.files.set_cold_percent(cold);
-        let options = OpenOptions {
-            dir: partition.dir,
-            topic_partition: partition.topic_partition,
-            config: Arc::clone(&self.config),
-            recovery_point: partition.recovery_point,
-            log_start: partition.log_start,
-            cleaned: partition.cleaned,
-            gaps: partition.gaps,
-            clean: found.clean,
-        };
-        self.dir = dir;
-        self.log = Some(Log::open(&self.context, options, self.now()).map_err(text)?);
+        let (log, recovery_point) = self.home.open(now)?;
+        ensure!(recovery_point.0 == self.model.recovery_point, "the recovery point is lost");
+        self.log = Some(log);
         Ok(())
     }
 
@@ -514,14 +472,6 @@ impl World {
         }
         Ok(())
     }
-}
-
-fn open_dir(files: &MemFiles) -> Result<(LogDir<MemFiles>, kuring::log::Found), String> {
-    LogDir::open(files.clone(), Path::new(DATA), "sim", BrokerId(1)).map_err(text)
-}
-
-fn text(error: impl std::fmt::Display) -> String {
-    error.to_string()
 }
 
 /// A bug of the driver's, not of the log's: the simulation must find it.

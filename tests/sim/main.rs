@@ -8,6 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 mod compaction;
+mod home;
 mod kafka;
 mod kafka_clean;
 mod legacy;
