@@ -25,6 +25,9 @@ const RECENT_MAX: usize = 256;
 /// Batches that a plan may step over on the shard; further ones are for a file thread.
 const STEPS_MAX: usize = 64;
 
+/// Read at once on the shard to step over batches: what lies between two rows of the index, mostly.
+const LOOK_BYTES: usize = 4096;
+
 /// So much before the end of a log counts as its tail.
 const TAIL_BYTES: u32 = 32 << 20;
 
@@ -54,6 +57,19 @@ pub(super) struct Window {
 impl Window {
     pub fn segment(&self) -> Offset {
         self.segment
+    }
+}
+
+/// Bytes of a file that have just been read.
+struct Looked {
+    position: u32,
+    length: usize,
+}
+
+impl Looked {
+    /// Whether a whole head from `position` on is among them.
+    fn contains(&self, position: u32) -> bool {
+        position.checked_sub(self.position).is_some_and(|skip| skip as usize + HEAD_LEN <= self.length)
     }
 }
 
@@ -369,17 +385,24 @@ impl<F: Files> Log<F> {
         let (Floor::Position(mut position), Some(file)) = (floor, &segment.file) else {
             return Ok(Located::Unknown { floor });
         };
+        let (mut bytes, mut looked) = ([0; LOOK_BYTES], Looked { position, length: 0 });
         for step in 0..STEPS_MAX {
             // A row of a damaged index may lead anywhere: a job looks at it again and finds out.
             let doubtful = rows_in_file.filter(|_| step == 0).map(|rows| Floor::InIndex { rows });
             if position >= segment.size {
                 return Ok(doubtful.map_or(Located::Beyond, |floor| Located::Unknown { floor }));
             }
-            let mut head = [0; HEAD_LEN];
-            let read = file
-                .read_cached_at(&mut head, u64::from(position))
-                .map_err(|error| self.read_error(segment, error))?;
-            let Some(Ok(head)) = read.map(|read| BatchHead::of_entry(&head[..read])) else { break };
+            if !looked.contains(position) {
+                let read = file
+                    .read_cached_at(&mut bytes, u64::from(position))
+                    .map_err(|error| self.read_error(segment, error))?;
+                let Some(read) = read else { break };
+                looked = Looked { position, length: read };
+            }
+            let skip = (position - looked.position) as usize;
+            let Ok(head) = BatchHead::of_entry(&bytes[skip..looked.length.min(skip + HEAD_LEN)]) else {
+                break;
+            };
             let length = head.total_len() as u32;
             let is_whole =
                 head.length() > 0 && position.checked_add(length).is_some_and(|end| end <= segment.size);
