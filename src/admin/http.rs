@@ -3,9 +3,11 @@
 //!
 //! Never here: anything of a shard but the asking ends of their desks.
 
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::pin::pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,7 +32,9 @@ const ANSWERS_AT_ONCE_MAX: usize = 2;
 /// Bytes of a request's head; hyper takes no less.
 const HEAD_BYTES_MAX: usize = 8192;
 const HEADERS_MAX: usize = 64;
-/// For a request's head to come, also for the next one of a connection that is kept.
+/// For the first request's head to come: a silent connection takes a place from those who ask for `/health`.
+const FIRST_HEAD_WAIT_MAX: Duration = Duration::from_secs(10);
+/// For the head of the next one of a connection that is kept.
 const HEAD_WAIT_MAX: Duration = Duration::from_secs(75);
 /// For a connection in all; then it ends after the answer it is at...
 const CONNECTION_AGE_MAX: Duration = Duration::from_secs(600);
@@ -69,7 +73,10 @@ pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>) {
 }
 
 async fn serve_connection(stream: TcpStream, peer: SocketAddr, shared: Arc<Shared>, answers: Arc<Semaphore>) {
+    let has_asked = Rc::new(Cell::new(false));
+    let asks = has_asked.clone();
     let service = service_fn(move |request: Request<Incoming>| {
+        asks.set(true);
         let (shared, answers) = (shared.clone(), answers.clone());
         async move {
             // The semaphore is never closed.
@@ -84,7 +91,15 @@ async fn serve_connection(stream: TcpStream, peer: SocketAddr, shared: Arc<Share
         .max_headers(HEADERS_MAX)
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
-    let ended = match tokio::time::timeout(CONNECTION_AGE_MAX, connection.as_mut()).await {
+    let mut first = tokio::time::timeout(FIRST_HEAD_WAIT_MAX, connection.as_mut()).await;
+    if first.is_err() {
+        if !has_asked.get() {
+            tracing::debug!(%peer, "admin connection closed: it asks nothing");
+            return;
+        }
+        first = tokio::time::timeout(CONNECTION_AGE_MAX, connection.as_mut()).await;
+    }
+    let ended = match first {
         Ok(ended) => ended,
         Err(_) => {
             connection.as_mut().graceful_shutdown();
