@@ -1,6 +1,7 @@
 //! A shard's figures at one moment, copied for whoever looks from outside: everything in them may leave the
 //! shard. Costs nothing until it is asked for.
 
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -116,24 +117,23 @@ impl Shard {
             mesh_credits,
             mesh_credit_waits: self.mesh.credit_waits(),
             serve_bytes: self.serve_memory.in_use(),
-            serve_waits: self.serve_memory.waits(),
+            serve_waits: self.serve_memory.waits() + self.serve_beyond.waits(),
             mesh_calls,
         };
         debug_assert_eq!(figures.counters.len(), Counters::EXPORTS.len());
         let replicas: Vec<Rc<Replica>> = self.replicas.borrow().values().cloned().collect();
+        let mut places = HashMap::new();
         for replica in replicas {
-            figures.add(&replica, wanted);
+            figures.add(&replica, wanted, &mut places);
             yield_if_needed().await;
-        }
-        if wanted.logs == MetricsOfLogs::Topic {
-            figures.join_topics();
         }
         figures
     }
 }
 
 impl Figures {
-    fn add(&mut self, replica: &Replica, wanted: &WantedFigures) {
+    /// `places` is where the entries of topics are, when they have one each.
+    fn add(&mut self, replica: &Replica, wanted: &WantedFigures, places: &mut HashMap<TopicName, usize>) {
         let state = replica.state.borrow();
         let sums = &mut self.directories[replica.directory()];
         let name = &replica.topic_partition;
@@ -165,28 +165,24 @@ impl Figures {
         }
         let detail = match wanted.logs {
             MetricsOfLogs::Broker => return,
-            MetricsOfLogs::Topic => Detail::Topic { partitions: 1 },
+            MetricsOfLogs::Topic => {
+                if let Some(place) = places.get(&name.topic) {
+                    let entry = &mut self.details[*place];
+                    if let Detail::Topic { partitions } = &mut entry.detail {
+                        *partitions += 1;
+                    }
+                    entry.bytes += bytes;
+                    entry.segments += segments;
+                    entry.offsets += offsets;
+                    return;
+                }
+                places.insert(name.topic.clone(), self.details.len());
+                Detail::Topic { partitions: 1 }
+            }
             MetricsOfLogs::Partition => {
                 Detail::Partition { index: name.partition, start, end, high_watermark }
             }
         };
         self.details.push(PartitionFigures { topic: name.topic.clone(), detail, bytes, segments, offsets });
-    }
-
-    /// One entry for each topic instead of one for each partition.
-    fn join_topics(&mut self) {
-        self.details.sort_unstable_by(|one, other| one.topic.cmp(&other.topic));
-        self.details.dedup_by(|next, kept| {
-            if next.topic != kept.topic {
-                return false;
-            }
-            if let Detail::Topic { partitions } = &mut kept.detail {
-                *partitions += 1;
-            }
-            kept.bytes += next.bytes;
-            kept.segments += next.segments;
-            kept.offsets += next.offsets;
-            true
-        });
     }
 }
