@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::fetch_session::SessionCache;
 use super::leaning::Leaning;
-use crate::base::{PartitionIndex, ShardId};
+use crate::base::{Budget, PartitionIndex, ShardId};
 use crate::config::ListenerName;
 use crate::metadata::{self, Image, PartitionImage, Refusal, TopicImage};
 use crate::shard::messages::{ControlReply, ControlRequest, Reply, Request};
@@ -29,6 +29,17 @@ pub struct Client {
     /// Where it produces to.
     pub leaning: RefCell<Leaning>,
     waited: Cell<Duration>,
+    beyond: RefCell<Option<Beyond>>,
+    charged: Cell<usize>,
+}
+
+/// The place beyond the shard's memory for what is in service; given back when it is dropped.
+struct Beyond(Rc<Budget>);
+
+impl Drop for Beyond {
+    fn drop(&mut self) {
+        self.0.give_back(1);
+    }
 }
 
 impl Client {
@@ -41,7 +52,37 @@ impl Client {
         moves: u32,
     ) -> Self {
         let leaning = RefCell::new(Leaning::new(shard.id(), moves));
-        Self { shard, listener, peer, sessions, leaning, waited: Cell::new(Duration::ZERO) }
+        let (waited, charged) = (Cell::default(), Cell::default());
+        Self { shard, listener, peer, sessions, leaning, waited, beyond: RefCell::default(), charged }
+    }
+
+    /// Notes what the request in service holds of the shard's memory by its length.
+    pub fn note_charged(&self, bytes: usize) {
+        self.charged.set(bytes);
+    }
+
+    pub fn charged(&self) -> usize {
+        self.charged.get()
+    }
+
+    /// Waits until this connection is the one of its shard whose request or answer may be beyond what the shard has
+    /// for all of them, which it is until [`Client::come_back`].
+    pub async fn go_beyond(&self) {
+        if self.is_beyond() {
+            return;
+        }
+        let place = self.shard.serve_beyond().clone();
+        place.take(1).await;
+        *self.beyond.borrow_mut() = Some(Beyond(place));
+    }
+
+    pub fn is_beyond(&self) -> bool {
+        self.beyond.borrow().is_some()
+    }
+
+    /// The answer has been sent.
+    pub fn come_back(&self) {
+        drop(self.beyond.take());
     }
 
     /// Notes how long the request in service was parked at owners. Those of Produce, which overlap, note it in

@@ -20,6 +20,7 @@ use kafka_protocol::messages::{
 use kafka_protocol::protocol::StrBytes;
 
 use super::Client;
+use super::answer_room::AnswerRoom;
 use crate::base::BrokerId;
 use crate::config::{
     AlterError, Alteration, BrokerConfig, ConfigSource, Kind, Levels, Operation, Overrides, Row, Scope,
@@ -41,7 +42,23 @@ mod resource_type {
 
 /// Serves DescribeConfigs 1–4.
 pub async fn handle_describe(client: &Client, request: DescribeConfigsRequest) -> DescribeConfigsResponse {
-    describe(request, &client.shard.image(), client.shard.config())
+    let (image, config) = (client.shard.image(), client.shard.config());
+    let levels = levels(&image, config);
+    let (synonyms, documentation) = (request.include_synonyms, request.include_documentation);
+    let mut room = AnswerRoom::new(client);
+    let mut results = Vec::new();
+    // One that is named again is answered again, as Kafka does.
+    for resource in request.resources {
+        if !room.is_cut() {
+            let result = describe(&resource, &image, config, &levels, synonyms, documentation);
+            if room.add(described_bytes(&result)).await {
+                results.push(result);
+                continue;
+            }
+        }
+        results.push(beyond(resource));
+    }
+    DescribeConfigsResponse::default().with_results(results)
 }
 
 /// Serves ListConfigResources 0–1.
@@ -71,27 +88,46 @@ pub async fn handle_incremental_alter(
 }
 
 fn describe(
-    request: DescribeConfigsRequest,
+    resource: &DescribeConfigsResource,
     image: &Image,
     config: &BrokerConfig,
-) -> DescribeConfigsResponse {
-    let levels = levels(image, config);
-    let describe_one = |resource: DescribeConfigsResource| {
-        let result = DescribeConfigsResult::default()
-            .with_resource_type(resource.resource_type)
-            .with_resource_name(resource.resource_name.clone());
-        match rows(&resource, image, config, &levels) {
-            Ok(rows) => {
-                let shown = |row| shown(row, request.include_synonyms, request.include_documentation);
-                result.with_configs(rows.into_iter().map(shown).collect())
-            }
-            Err(Refusal { code, message }) => {
-                result.with_error_code(code.code()).with_error_message(Some(text(&message)))
-            }
+    levels: &Levels<'_>,
+    synonyms: bool,
+    documentation: bool,
+) -> DescribeConfigsResult {
+    let result = DescribeConfigsResult::default()
+        .with_resource_type(resource.resource_type)
+        .with_resource_name(resource.resource_name.clone());
+    match rows(resource, image, config, levels) {
+        Ok(rows) => {
+            let shown = |row| shown(row, synonyms, documentation);
+            result.with_configs(rows.into_iter().map(shown).collect())
         }
+        Err(Refusal { code, message }) => {
+            result.with_error_code(code.code()).with_error_message(Some(text(&message)))
+        }
+    }
+}
+
+/// What a resource's answer takes, decoded and encoded, about.
+fn described_bytes(result: &DescribeConfigsResult) -> usize {
+    let row = |row: &DescribeConfigsResourceResult| {
+        let texts = row.value.as_ref().map_or(0, |text| text.len())
+            + row.documentation.as_ref().map_or(0, |text| text.len());
+        let synonyms =
+            row.synonyms.iter().map(|synonym| 128 + synonym.value.as_ref().map_or(0, |text| text.len()));
+        256 + 2 * texts + synonyms.sum::<usize>()
     };
-    let results = request.resources.into_iter().map(describe_one).collect();
-    DescribeConfigsResponse::default().with_results(results)
+    256 + result.configs.iter().map(row).sum::<usize>()
+}
+
+/// The answer of a resource for which there is no room any more.
+fn beyond(resource: DescribeConfigsResource) -> DescribeConfigsResult {
+    DescribeConfigsResult::default()
+        .with_resource_type(resource.resource_type)
+        .with_resource_name(resource.resource_name)
+        .with_error_code(ErrorCode::InvalidRequest.code())
+        .with_error_message(Some(StrBytes::from_static_str(super::TOO_LONG)))
 }
 
 fn list_resources(

@@ -135,11 +135,8 @@ impl Node {
             .with_resource_type(resource_type)
             .with_resource_name(text(name))
             .with_configuration_keys(keys);
-        let request = DescribeConfigsRequest::default()
-            .with_resources(vec![resource])
-            .with_include_synonyms(true)
-            .with_include_documentation(true);
-        describe(request, self.state.image(), &self.config).results.remove(0)
+        let image = self.state.image();
+        describe(&resource, image, &self.config, &levels(image, &self.config), true, true)
     }
 
     /// `value source` of one config.

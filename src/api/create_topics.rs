@@ -8,14 +8,19 @@ use kafka_protocol::messages::{CreateTopicsRequest, CreateTopicsResponse};
 use kafka_protocol::protocol::StrBytes;
 
 use super::Client;
+use super::answer_room::AnswerRoom;
 use super::cluster_view::{text, topic_name};
 use super::configs;
 use crate::base::{BrokerId, PartitionIndex};
-use crate::config::{BrokerConfig, Overrides};
-use crate::metadata::{Command, CreateTopics, CreatedTopic, Image, NewTopic, Refusal};
+use crate::config::{Levels, Overrides};
+use crate::metadata::{Command, CreateTopics, CreatedTopic, NewTopic, Refusal};
+use crate::wire::ErrorCode;
 
 /// The first version that shows the new topic's configs.
 const CONFIGS_FROM: i16 = 5;
+
+/// What a config takes in an answer, decoded and encoded, about.
+const CONFIG_BYTES: usize = 256;
 
 pub async fn handle(client: &Client, version: i16, request: CreateTopicsRequest) -> CreateTopicsResponse {
     let topics: Vec<NewTopic> = request.topics.iter().map(new_topic).collect();
@@ -24,7 +29,23 @@ pub async fn handle(client: &Client, version: i16, request: CreateTopicsRequest)
         Ok(response) => response.topics_created(),
         Err(refusal) => refuse_all(&topics, &refusal),
     };
-    respond(version, &client.shard.image(), client.shard.config(), &topics, results)
+    let image = client.shard.image();
+    let levels = configs::levels(&image, client.shard.config());
+    let by_name: HashMap<&str, &NewTopic> = topics.iter().map(|topic| (topic.name.as_str(), topic)).collect();
+    let mut room = AnswerRoom::new(client);
+    let mut answers = Vec::with_capacity(results.len());
+    for (name, result) in results {
+        let topic = by_name.get(name.as_str()).copied();
+        let mut answer = respond(version, &levels, topic, &name, result);
+        let bytes = answer.configs.as_ref().map_or(0, |configs| configs.len() * CONFIG_BYTES);
+        if !room.add(bytes).await {
+            // The topic is there all the same.
+            answer.topic_config_error_code = ErrorCode::InvalidRequest.code();
+            answer.configs = None;
+        }
+        answers.push(answer);
+    }
+    CreateTopicsResponse::default().with_topics(answers)
 }
 
 fn new_topic(topic: &CreatableTopic) -> NewTopic {
@@ -53,43 +74,38 @@ fn refuse_all(topics: &[NewTopic], refusal: &Refusal) -> Vec<(String, Result<Cre
 
 fn respond(
     version: i16,
-    image: &Image,
-    config: &BrokerConfig,
-    topics: &[NewTopic],
-    results: Vec<(String, Result<CreatedTopic, Refusal>)>,
-) -> CreateTopicsResponse {
-    let levels = configs::levels(image, config);
-    let by_name: HashMap<&str, &NewTopic> = topics.iter().map(|topic| (topic.name.as_str(), topic)).collect();
-    let answer = |(name, result): (String, Result<CreatedTopic, Refusal>)| {
-        let answer = CreatableTopicResult::default().with_name(topic_name(&name));
-        match result {
-            Ok(created) => {
-                let rows = by_name.get(name.as_str()).filter(|_| version >= CONFIGS_FROM);
-                let rows = rows.map(|topic| levels.describe_topic(&overrides(topic), |_| true));
-                let shown = rows.unwrap_or_default().into_iter().map(|row| {
-                    CreatableTopicConfigs::default()
-                        .with_name(StrBytes::from_static_str(row.name))
-                        .with_value(row.value.map(StrBytes::from_string))
-                        .with_read_only(row.read_only)
-                        .with_config_source(row.source.wire_id())
-                });
-                answer
-                    // kafka-protocol's default is an empty text.
-                    .with_error_message(None)
-                    .with_topic_id(created.id.0)
-                    .with_num_partitions(created.partitions)
-                    .with_replication_factor(created.replication_factor)
-                    .with_configs(Some(shown.collect()))
-            }
-            Err(refusal) => answer
-                .with_error_code(refusal.code.code())
-                .with_error_message(Some(text(&refusal.message)))
-                .with_num_partitions(-1)
-                .with_replication_factor(-1)
-                .with_configs(Some(Vec::new())),
+    levels: &Levels<'_>,
+    topic: Option<&NewTopic>,
+    name: &str,
+    result: Result<CreatedTopic, Refusal>,
+) -> CreatableTopicResult {
+    let answer = CreatableTopicResult::default().with_name(topic_name(name));
+    match result {
+        Ok(created) => {
+            let rows = topic.filter(|_| version >= CONFIGS_FROM);
+            let rows = rows.map(|topic| levels.describe_topic(&overrides(topic), |_| true));
+            let shown = rows.unwrap_or_default().into_iter().map(|row| {
+                CreatableTopicConfigs::default()
+                    .with_name(StrBytes::from_static_str(row.name))
+                    .with_value(row.value.map(StrBytes::from_string))
+                    .with_read_only(row.read_only)
+                    .with_config_source(row.source.wire_id())
+            });
+            answer
+                // kafka-protocol's default is an empty text.
+                .with_error_message(None)
+                .with_topic_id(created.id.0)
+                .with_num_partitions(created.partitions)
+                .with_replication_factor(created.replication_factor)
+                .with_configs(Some(shown.collect()))
         }
-    };
-    CreateTopicsResponse::default().with_topics(results.into_iter().map(answer).collect())
+        Err(refusal) => answer
+            .with_error_code(refusal.code.code())
+            .with_error_message(Some(text(&refusal.message)))
+            .with_num_partitions(-1)
+            .with_replication_factor(-1)
+            .with_configs(Some(Vec::new())),
+    }
 }
 
 fn overrides(topic: &NewTopic) -> Overrides {
@@ -104,8 +120,10 @@ mod tests {
     use super::super::cluster_view::broker_ids;
     use super::*;
     use crate::base::TopicId;
+    use crate::config::BrokerConfig;
+    use crate::metadata::Image;
+    use crate::wire::guard;
     use crate::wire::header::CorrelationId;
-    use crate::wire::{ErrorCode, guard};
 
     #[test]
     fn every_field_of_the_request_reaches_the_command() {
@@ -145,12 +163,14 @@ mod tests {
         };
         let id = TopicId(uuid::Uuid::from_u128(9));
         for version in 2..=7 {
-            let results = vec![
-                ("t".to_owned(), Ok(CreatedTopic { id, partitions: 2, replication_factor: 1 })),
-                ("u".to_owned(), Err(Refusal::new(ErrorCode::TopicAlreadyExists, "there"))),
-            ];
-            let response =
-                respond(version, &Image::default(), &loaded.config, std::slice::from_ref(&topic), results);
+            let image = Image::default();
+            let levels = configs::levels(&image, &loaded.config);
+            let created = CreatedTopic { id, partitions: 2, replication_factor: 1 };
+            let refused = Err(Refusal::new(ErrorCode::TopicAlreadyExists, "there"));
+            let response = CreateTopicsResponse::default().with_topics(vec![
+                respond(version, &levels, Some(&topic), "t", Ok(created)),
+                respond(version, &levels, None, "u", refused),
+            ]);
             let frame = guard::encode(version, CorrelationId(1), &response).unwrap();
             let head = if CreateTopicsResponse::header_version(version) >= 1 { 9 } else { 8 };
             let back = CreateTopicsResponse::decode(&mut frame.slice(head..), version).unwrap();

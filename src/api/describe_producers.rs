@@ -1,5 +1,7 @@
 //! DescribeProducers 0 (KIP-664): the idempotent and transactional producers that partitions know of.
 
+use std::collections::HashMap;
+
 use kafka_protocol::messages::describe_producers_response::{
     PartitionResponse, ProducerState, TopicResponse,
 };
@@ -7,16 +9,23 @@ use kafka_protocol::messages::{DescribeProducersRequest, DescribeProducersRespon
 use kafka_protocol::protocol::StrBytes;
 
 use super::Client;
+use super::answer_room::AnswerRoom;
 use super::shares::{Place, Shares, find};
 use crate::log::ProducerDescription;
 use crate::metadata::{Image, check_topic_name};
+use crate::shard::PartitionKey;
 use crate::shard::messages::{Reply, Request};
 use crate::wire::ErrorCode;
+
+/// What a producer takes in an answer, decoded and encoded, about.
+const PRODUCER_BYTES: usize = 128;
 
 pub async fn handle(client: &Client, request: DescribeProducersRequest) -> DescribeProducersResponse {
     let image = client.shard.image();
     let mut response = DescribeProducersResponse::default();
     let mut shares = Shares::new();
+    // By partition, the places of a response that name it: each is looked up once.
+    let mut places: HashMap<PartitionKey, Vec<Place>> = HashMap::new();
     for topic in request.topics {
         let refused = check(&image, &topic.name).err();
         let mut partitions = Vec::with_capacity(topic.partition_indexes.len());
@@ -30,7 +39,11 @@ pub async fn handle(client: &Client, request: DescribeProducersRequest) -> Descr
                 }
                 (None, Ok(found)) => {
                     let place = Place { topic: response.topics.len(), partition: partitions.len() };
-                    shares.add(found.owner, place, found.key);
+                    let named = places.entry(found.key).or_default();
+                    if named.is_empty() {
+                        shares.add(found.owner, found.key, found.key);
+                    }
+                    named.push(place);
                 }
                 (None, Err(code)) => answer.error_code = code.code(),
             }
@@ -43,11 +56,20 @@ pub async fn handle(client: &Client, request: DescribeProducersRequest) -> Descr
         Reply::Producers(producers) => Some(producers),
         _ => None,
     });
-    for (Place { topic, partition }, producers) in answers.await {
-        let answer = &mut response.topics[topic].partitions[partition];
-        match producers {
-            Ok(producers) => answer.active_producers = producers.into_iter().map(state).collect(),
-            Err(code) => answer.error_code = code.code(),
+    let mut room = AnswerRoom::new(client);
+    for (key, producers) in answers.await {
+        for Place { topic, partition } in places.remove(&key).unwrap_or_default() {
+            let answer = &mut response.topics[topic].partitions[partition];
+            match &producers {
+                Ok(producers) if room.add(producers.len() * PRODUCER_BYTES).await => {
+                    answer.active_producers = producers.iter().map(state).collect();
+                }
+                Ok(_) => {
+                    answer.error_code = ErrorCode::InvalidRequest.code();
+                    answer.error_message = Some(StrBytes::from_static_str(super::TOO_LONG));
+                }
+                Err(code) => answer.error_code = code.code(),
+            }
         }
     }
     response
@@ -67,7 +89,7 @@ fn check(image: &Image, topic: &str) -> Result<(), (ErrorCode, StrBytes)> {
     }
 }
 
-fn state(producer: ProducerDescription) -> ProducerState {
+fn state(producer: &ProducerDescription) -> ProducerState {
     ProducerState::default()
         .with_producer_id(ProducerId(producer.id.0))
         .with_producer_epoch(i32::from(producer.epoch.0))

@@ -13,8 +13,8 @@ use super::fetch_session::{Context, SessionKey};
 use super::produce::current_leader;
 use super::shares::Shares;
 use super::{Client, CloseReason, Outcome, Piece, malformed};
-use crate::base::BrokerId;
 use crate::base::clock::{self, Monotonic};
+use crate::base::{BrokerId, Budget};
 use crate::io::os::OsFiles;
 use crate::io::runtime::{Queue, spawn};
 use crate::log::{self, FileRange};
@@ -34,8 +34,20 @@ use crate::wire::header::RequestHeader;
 /// The partitions of a request that one shard owns, with their places in the request.
 type Share = super::shares::Share<FetchPart, usize>;
 
-/// Requests up to here are not counted against the shard's memory (`net::connection`).
-const UNCHARGED_BYTES_MAX: usize = 4096;
+/// What a partition of a fetch takes while it is in service: its place in the session's list, in its owner's request,
+/// in the owner's answer and in the answer to the client.
+const PARTITION_BYTES: usize = 800;
+
+/// The least that a partition takes in a request.
+const PARTITION_WIRE_BYTES: usize = 32;
+
+/// Fetches up to here are not counted against the shard's memory.
+const UNCHARGED_PARTITIONS_MAX: usize = 8;
+
+/// What a fetch of `length` bytes may take while it is in service, by what it names itself.
+pub fn memory_of(length: usize) -> usize {
+    length / PARTITION_WIRE_BYTES * PARTITION_BYTES
+}
 
 /// One partition's answer, with the range that its records are in.
 struct Merged {
@@ -58,19 +70,20 @@ pub(super) async fn handle(client: &Rc<Client>, header: &RequestHeader, body: &B
     }
     // A session may come of it, and sessions are this shard's.
     client.leaning.borrow_mut().stay();
-    let context = match client.sessions.begin(&request, header.version >= fetch::TOPIC_ID_VERSION) {
+    let mut context = match client.sessions.begin(&request, header.version >= fetch::TOPIC_ID_VERSION) {
         Ok(context) => context,
         Err(code) => return encode(client, header, failure(code), Vec::new()),
     };
-    let _busy = InUse { client, context: &context };
+    let _busy = InUse { client, session: context.session_id };
+    // A request of a session need not name its partitions.
+    let memory = Memory::take(client, context.len()).await;
+    if let Err(code) = client.sessions.fill(&mut context) {
+        return encode(client, header, failure(code), Vec::new());
+    }
     let image = client.shard.image();
     let (mut merged, shares) = split(client, &image, &context.partitions);
     let bytes_max = bytes_max(client, &request);
-    // A long one holds memory, for as long as its client chooses.
-    let may_park = body.len() <= UNCHARGED_BYTES_MAX || !client.shard.is_serve_memory_tight();
-    if !may_park {
-        client.shard.counters.fetches_refused.increment();
-    }
+    let may_park = memory.may_park(client);
     fetch(client, &request, bytes_max, may_park, &mut merged, shares).await;
     limit(&mut merged, bytes_max);
     respond(client, header, &context, merged)
@@ -81,15 +94,57 @@ fn bytes_max(client: &Client, request: &FetchRequest) -> u32 {
     u32::try_from(request.max_bytes).unwrap_or(0).min(client.shard.config().fetch_bytes_max)
 }
 
+/// What a fetch holds of its shard's memory, beside what its connection has taken for the request's own length.
+struct Memory {
+    budget: Rc<Budget>,
+    bytes: usize,
+    is_long: bool,
+}
+
+impl Memory {
+    async fn take(client: &Client, partitions: usize) -> Self {
+        let budget = client.shard.serve_memory().clone();
+        let is_long = partitions > UNCHARGED_PARTITIONS_MAX;
+        let mut memory = Self { budget, bytes: 0, is_long };
+        if !is_long || client.is_beyond() {
+            return memory;
+        }
+        let wanted = partitions * PARTITION_BYTES;
+        if wanted > memory.budget.max() / 4 {
+            client.go_beyond().await;
+            return memory;
+        }
+        let taken = client.charged();
+        memory.bytes = wanted.saturating_sub(taken);
+        match taken {
+            0 => memory.budget.take(memory.bytes).await,
+            // Nobody waits for memory who has some already.
+            _ => memory.budget.take_now(memory.bytes),
+        }
+        memory
+    }
+
+    /// A long one holds memory for as long as its client chooses.
+    fn may_park(&self, client: &Client) -> bool {
+        !self.is_long || !(client.is_beyond() || client.shard.is_serve_memory_tight())
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        self.budget.give_back(self.bytes);
+    }
+}
+
 /// Frees the session when the request ends, also when its connection is lost meanwhile.
 struct InUse<'a> {
     client: &'a Client,
-    context: &'a Context,
+    session: SessionId,
 }
 
 impl Drop for InUse<'_> {
     fn drop(&mut self) {
-        self.client.sessions.finish(self.context);
+        self.client.sessions.finish(self.session);
     }
 }
 
@@ -141,7 +196,8 @@ async fn fetch(
     };
     // A partition that nobody need ask, because it is not there, does not end the wait for the others
     // (`KafkaApis.handleFetchRequest`); an owner's error does.
-    let may_wait = may_park && ask.bytes_min > 0 && request.max_wait_ms > 0;
+    let wants_to_wait = ask.bytes_min > 0 && request.max_wait_ms > 0;
+    let may_wait = may_park && wants_to_wait;
     match shares.as_slice() {
         // A fetch of nothing is answered at once (`KafkaApis.handleFetchRequest`).
         [] => {}
@@ -168,6 +224,10 @@ async fn fetch(
                 ask_all(client, &ask, shares, Some(&wait), merged).await;
             }
         }
+    }
+    let bytes: u64 = merged.iter().map(Merged::bytes).sum();
+    if wants_to_wait && !may_park && bytes < ask.bytes_min && !merged.iter().any(Merged::is_urgent) {
+        client.shard.counters.fetches_refused.increment();
     }
 }
 

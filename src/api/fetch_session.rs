@@ -75,7 +75,16 @@ pub struct SessionCache {
 pub(super) struct Context {
     kind: Kind,
     pub(super) session_id: SessionId,
+    /// Those of an incremental fetch are there once [`SessionCache::fill`] has been called.
     pub(super) partitions: Vec<(SessionKey, FetchPartition)>,
+    in_session: usize,
+}
+
+impl Context {
+    /// How many partitions it has, or will have.
+    pub(super) fn len(&self) -> usize {
+        self.partitions.len().max(self.in_session)
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -123,11 +132,12 @@ impl SessionCache {
             self.forget(&mut self.sessions.borrow_mut(), request.session_id);
             let partitions: Vec<_> = named(request).collect();
             if epoch == SessionEpoch::FINAL || partitions.is_empty() {
-                return Ok(Context { kind: Kind::Sessionless, session_id: SessionId::NONE, partitions });
+                let (kind, session_id) = (Kind::Sessionless, SessionId::NONE);
+                return Ok(Context { kind, session_id, partitions, in_session: 0 });
             }
             let session_id = self.open(&partitions, by_id);
             let kind = if session_id == SessionId::NONE { Kind::Sessionless } else { Kind::Full };
-            return Ok(Context { kind, session_id, partitions });
+            return Ok(Context { kind, session_id, partitions, in_session: 0 });
         }
         let mut sessions = self.sessions.borrow_mut();
         let session = sessions.get_mut(&request.session_id).ok_or(ErrorCode::FetchSessionIdNotFound)?;
@@ -163,11 +173,24 @@ impl SessionCache {
             // Nothing is left of it (`FetchManager.newContext`).
             self.forget(&mut sessions, request.session_id);
             let (kind, session_id) = (Kind::Sessionless, SessionId::NONE);
-            return Ok(Context { kind, session_id, partitions: Vec::new() });
+            return Ok(Context { kind, session_id, partitions: Vec::new(), in_session: 0 });
         }
-        let partitions =
-            session.partitions.iter().map(|(key, cached)| (key.clone(), cached.request)).collect();
-        Ok(Context { kind: Kind::Incremental, session_id: request.session_id, partitions })
+        let (kind, session_id) = (Kind::Incremental, request.session_id);
+        Ok(Context { kind, session_id, partitions: Vec::new(), in_session: session.partitions.len() })
+    }
+
+    /// Gives an incremental fetch the partitions of its session.
+    ///
+    /// # Errors
+    /// FETCH_SESSION_ID_NOT_FOUND: another request has ended it meanwhile.
+    pub(super) fn fill(&self, context: &mut Context) -> Result<(), ErrorCode> {
+        if context.kind == Kind::Incremental {
+            let sessions = self.sessions.borrow();
+            let session = sessions.get(&context.session_id).ok_or(ErrorCode::FetchSessionIdNotFound)?;
+            let partitions = session.partitions.iter();
+            context.partitions = partitions.map(|(key, cached)| (key.clone(), cached.request)).collect();
+        }
+        Ok(())
     }
 
     /// Remembers what the client is told; returns whether the answer must name the partition. To be called
@@ -199,8 +222,8 @@ impl SessionCache {
     }
 
     /// Ends the request's use of its session.
-    pub(super) fn finish(&self, context: &Context) {
-        if let Some(session) = self.sessions.borrow_mut().get_mut(&context.session_id) {
+    pub(super) fn finish(&self, session: SessionId) {
+        if let Some(session) = self.sessions.borrow_mut().get_mut(&session) {
             session.busy = false;
             if session.partitions.values().any(|cached| cached.was_served) {
                 // Whoever got data goes to the end, so that the others are not starved of the byte limit. All
@@ -318,7 +341,7 @@ mod tests {
 
     fn opened(cache: &SessionCache, partitions: &[i32]) -> SessionId {
         let context = cache.begin(&request(SessionId::NONE, 0, partitions), false).unwrap();
-        cache.finish(&context);
+        cache.finish(context.session_id);
         context.session_id
     }
 
@@ -326,14 +349,16 @@ mod tests {
     fn partitions_that_got_records_stand_behind_the_others_next_time() {
         let cache = SessionCache::new(10);
         let session = opened(&cache, &[0, 1, 2, 3]);
-        let context = cache.begin(&request(session, 1, &[]), false).unwrap();
+        let mut context = cache.begin(&request(session, 1, &[]), false).unwrap();
+        assert_eq!((context.len(), cache.fill(&mut context)), (4, Ok(())));
         for (key, partition) in &context.partitions {
             let mut response = FetchPartitionResponse::failed(partition.index, None);
             response.records_len = if [0, 2].contains(&key.partition.0) { 100 } else { 0 };
             cache.tell(&context, key, &response);
         }
-        cache.finish(&context);
-        let next = cache.begin(&request(session, 2, &[]), false).unwrap();
+        cache.finish(context.session_id);
+        let mut next = cache.begin(&request(session, 2, &[]), false).unwrap();
+        assert_eq!(cache.fill(&mut next), Ok(()));
         assert_eq!(order(&next), [1, 3, 0, 2]);
     }
 

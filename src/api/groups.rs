@@ -2,11 +2,12 @@
 //! ListGroups 0–5, DeleteGroups 0–2. The coordinator on shard 0 decides; here the forms of the versions are
 //! brought to one and back.
 
+use std::collections::HashSet;
 use std::future::Future;
 
 use futures::future::join_all;
 use kafka_protocol::messages::delete_groups_response::DeletableGroupResult;
-use kafka_protocol::messages::describe_groups_response::DescribedGroup;
+use kafka_protocol::messages::describe_groups_response::{DescribedGroup, DescribedGroupMember};
 use kafka_protocol::messages::leave_group_request::MemberIdentity;
 use kafka_protocol::messages::{
     DeleteGroupsRequest, DeleteGroupsResponse, DescribeGroupsRequest, DescribeGroupsResponse, GroupId,
@@ -15,6 +16,7 @@ use kafka_protocol::messages::{
 };
 use kafka_protocol::protocol::StrBytes;
 
+use super::answer_room::AnswerRoom;
 use super::{Client, code};
 use crate::base::ShardId;
 use crate::coordinator::{self, Request, Response};
@@ -122,13 +124,41 @@ pub async fn describe(
     request: DescribeGroupsRequest,
 ) -> DescribeGroupsResponse {
     let operations = if request.include_authorized_operations { GROUP_OPERATIONS } else { i32::MIN };
-    let groups = for_each(request.groups, |id| async move {
-        match ask(client, header, Request::Describe(id)).await {
-            Response::Describe(group) => fit_description(operations, group),
-            other => mismatch(&other),
+    let mut room = AnswerRoom::new(client);
+    let mut groups = Vec::new();
+    // One that is named again is answered again, as Kafka does.
+    for id in request.groups {
+        if !room.is_cut() {
+            let group = match ask(client, header, Request::Describe(id.clone())).await {
+                Response::Describe(group) => fit_description(operations, group),
+                other => mismatch(&other),
+            };
+            if room.add(described_bytes(&group)).await {
+                groups.push(group);
+                continue;
+            }
         }
-    });
-    DescribeGroupsResponse::default().with_groups(groups.await)
+        groups.push(beyond(id));
+    }
+    DescribeGroupsResponse::default().with_groups(groups)
+}
+
+/// What a group's answer takes, decoded and encoded, about.
+fn described_bytes(group: &DescribedGroup) -> usize {
+    let member = |member: &DescribedGroupMember| {
+        let texts = member.member_id.len() + member.client_id.len() + member.client_host.len();
+        512 + texts + member.member_metadata.len() + member.member_assignment.len()
+    };
+    256 + group.members.iter().map(member).sum::<usize>()
+}
+
+/// The answer of a group for which there is no room any more.
+fn beyond(id: GroupId) -> DescribedGroup {
+    DescribedGroup::default()
+        .with_group_id(id)
+        .with_error_code(ErrorCode::InvalidRequest.code())
+        .with_error_message(Some(StrBytes::from_static_str(super::TOO_LONG)))
+        .with_authorized_operations(i32::MIN)
 }
 
 fn fit_description(operations: i32, group: DescribedGroup) -> DescribedGroup {
@@ -150,7 +180,10 @@ pub async fn delete(
     header: &RequestHeader,
     request: DeleteGroupsRequest,
 ) -> DeleteGroupsResponse {
-    let results = for_each(request.groups_names, |id| async move {
+    // Each once, as Kafka does.
+    let mut seen = HashSet::new();
+    let names = request.groups_names.into_iter().filter(|name| seen.insert(name.clone())).collect();
+    let results = for_each(names, |id| async move {
         match ask(client, header, Request::Delete(id.clone())).await {
             Response::Delete(error) => {
                 DeletableGroupResult::default().with_group_id(id).with_error_code(code(error))
@@ -178,7 +211,6 @@ async fn for_each<T, F: Future<Output = T>>(ids: Vec<GroupId>, ask: impl Fn(Grou
 
 #[cfg(test)]
 mod tests {
-    use kafka_protocol::messages::describe_groups_response::DescribedGroupMember;
     use kafka_protocol::messages::join_group_response::JoinGroupResponseMember;
     use kafka_protocol::messages::leave_group_response::MemberResponse;
     use kafka_protocol::messages::list_groups_response::ListedGroup;

@@ -6,6 +6,7 @@
 //! [`crate::wire::guard`], which checks each count before anything is allocated for it.
 
 pub mod alter_replica_log_dirs;
+mod answer_room;
 pub mod api_versions;
 mod client;
 mod cluster_view;
@@ -43,7 +44,9 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 
+pub use answer_room::ANSWER_BYTES_MAX;
 pub use client::{Client, FetchSessions};
+pub use fetch::memory_of as fetch_memory_of;
 pub use fetch_session::{SessionCache, SessionFigures};
 pub use leaning::{BusyTimes, Leaning};
 
@@ -54,6 +57,12 @@ use crate::wire::header::RequestHeader;
 use crate::wire::read::DecodeError;
 use crate::wire::write::EncodeError;
 use crate::wire::{ApiKey, ErrorCode};
+
+/// Requests up to here are not counted against the shard's memory for those in service.
+pub const UNCHARGED_BYTES_MAX: usize = 4096;
+
+/// What is told instead of the part of an answer that would make it too long.
+const TOO_LONG: &str = "The answer would be too long: ask for less at once.";
 
 /// A part of a response on its way out.
 pub enum Piece {

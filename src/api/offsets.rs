@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use futures::future::join_all;
 use kafka_protocol::messages::offset_commit_request::OffsetCommitRequestTopic;
 use kafka_protocol::messages::offset_commit_response::{
     OffsetCommitResponsePartition, OffsetCommitResponseTopic,
@@ -19,13 +18,14 @@ use kafka_protocol::messages::offset_fetch_response::{
     OffsetFetchResponseTopic, OffsetFetchResponseTopics,
 };
 use kafka_protocol::messages::{
-    OffsetCommitRequest, OffsetCommitResponse, OffsetDeleteRequest, OffsetDeleteResponse, OffsetFetchRequest,
-    OffsetFetchResponse, TopicName,
+    GroupId, OffsetCommitRequest, OffsetCommitResponse, OffsetDeleteRequest, OffsetDeleteResponse,
+    OffsetFetchRequest, OffsetFetchResponse, TopicName,
 };
 use kafka_protocol::protocol::StrBytes;
 use uuid::Uuid;
 
 use super::Client;
+use super::answer_room::AnswerRoom;
 use super::client::partition_image;
 use super::groups::{ask, mismatch};
 use crate::base::{LeaderEpoch, PartitionIndex, TopicId};
@@ -139,21 +139,41 @@ pub async fn fetch(
         ..FIRST_FETCH_WITH_GROUP_ERROR => request.topics.clone(),
         _ => None,
     };
-    let groups = join_all(groups_of(header.version, request).into_iter().map(|mut group| {
-        let unknown = identify_topics(&image, header.version, &mut group);
-        let image = &image;
-        async move {
-            match ask(client, header, Request::FetchOffsets { group, require_stable }).await {
-                Response::FetchOffsets(answer) => complete(image, header.version, answer, unknown),
-                other => mismatch(&other),
-            }
+    let mut room = AnswerRoom::new(client);
+    let mut groups = Vec::new();
+    for mut group in groups_of(header.version, request) {
+        let id = group.group_id.clone();
+        if room.is_cut() {
+            groups.push(beyond(id));
+            continue;
         }
-    }))
-    .await;
+        let unknown = identify_topics(&image, header.version, &mut group);
+        let answer = match ask(client, header, Request::FetchOffsets { group, require_stable }).await {
+            Response::FetchOffsets(answer) => complete(&image, header.version, answer, unknown),
+            other => mismatch(&other),
+        };
+        let has_room = room.add(fetched_bytes(&answer)).await;
+        groups.push(if has_room { answer } else { beyond(id) });
+    }
     match (asked, groups.first()) {
         (Some(asked), Some(group)) if group.error_code != 0 => spread_error(asked, group.error_code),
         _ => fit_fetch(header.version, groups),
     }
+}
+
+/// What a group's answer takes, decoded and encoded, about.
+fn fetched_bytes(group: &OffsetFetchResponseGroup) -> usize {
+    let partition = |partition: &OffsetFetchResponsePartitions| {
+        128 + partition.metadata.as_ref().map_or(0, |metadata| metadata.len())
+    };
+    let topics = group.topics.iter();
+    let topics = topics.map(|topic| 128 + topic.partitions.iter().map(partition).sum::<usize>());
+    128 + topics.sum::<usize>()
+}
+
+/// The answer of a group for which there is no room any more.
+fn beyond(id: GroupId) -> OffsetFetchResponseGroup {
+    OffsetFetchResponseGroup::default().with_group_id(id).with_error_code(ErrorCode::InvalidRequest.code())
 }
 
 /// The request as versions with several groups have it.

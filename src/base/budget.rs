@@ -1,5 +1,6 @@
-//! A counted budget with a line of those who wait for a part of it: memory, credits. Lives on one shard. First come,
-//! first served; a part that comes home goes to the first in line at once, and one who has left the line costs
+//! A counted budget with those who wait for a part of it: memory, credits. Lives on one shard. Small wishes stand in a
+//! line of their own, so that none waits behind a large one; while a large one waits they leave it a quarter. In each
+//! line it is first come, first served; a part that comes home goes to the first at once, and one who has left costs
 //! nothing, so that thousands may wait.
 
 use std::cell::{Cell, RefCell};
@@ -16,10 +17,25 @@ use super::Counter;
 pub struct Budget {
     max: usize,
     in_use: Cell<usize>,
-    line: RefCell<VecDeque<Rc<Waiter>>>,
+    /// By [`Size`].
+    lines: [RefCell<VecDeque<Rc<Waiter>>>; SIZES.len()],
     on_pressure: RefCell<Option<Waker>>,
     waits: Counter,
 }
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Size {
+    /// They want nothing but that the budget is not used up.
+    None = 0,
+    Large = 1,
+    Small = 2,
+}
+
+/// In the order in which they are served.
+const SIZES: [Size; 3] = [Size::None, Size::Large, Size::Small];
+
+/// Wishes up to this part of the budget are small.
+const SMALL_PART: usize = 64;
 
 #[derive(Debug)]
 struct Waiter {
@@ -42,7 +58,7 @@ impl Budget {
         Self {
             max,
             in_use: Cell::new(0),
-            line: RefCell::default(),
+            lines: Default::default(),
             on_pressure: RefCell::default(),
             waits: Counter::default(),
         }
@@ -54,6 +70,11 @@ impl Budget {
 
     pub fn in_use(&self) -> usize {
         self.in_use.get()
+    }
+
+    /// Up to here a wish is small.
+    pub fn small_max(&self) -> usize {
+        self.max / SMALL_PART
     }
 
     /// How often somebody had to wait.
@@ -87,17 +108,14 @@ impl Budget {
     }
 
     pub fn somebody_waits(&self) -> bool {
-        let mut line = self.line.borrow_mut();
-        while line.front().is_some_and(|first| first.state.get() == State::Gone) {
-            line.pop_front();
-        }
-        !line.is_empty()
+        SIZES.into_iter().any(|size| self.waits_for(size))
     }
 
     /// What must come home for all who wait to get theirs.
     pub fn missing(&self) -> usize {
-        let line = self.line.borrow();
-        let waiting = line.iter().filter(|waiter| waiter.state.get() == State::Waiting);
+        let lines = self.lines.each_ref().map(|line| line.borrow());
+        let waiting = lines.iter().flat_map(|line| line.iter());
+        let waiting = waiting.filter(|waiter| waiter.state.get() == State::Waiting);
         let mut wishes = waiting.map(|waiter| waiter.wants.min(self.max)).peekable();
         if wishes.peek().is_none() {
             return 0;
@@ -105,20 +123,39 @@ impl Budget {
         wishes.fold(self.in_use.get(), usize::saturating_add).saturating_sub(self.max)
     }
 
+    fn size(&self, units: usize) -> Size {
+        match units {
+            0 => Size::None,
+            _ if units <= self.small_max() => Size::Small,
+            _ => Size::Large,
+        }
+    }
+
+    fn waits_for(&self, size: Size) -> bool {
+        let mut line = self.lines[size as usize].borrow_mut();
+        while line.front().is_some_and(|first| first.state.get() == State::Gone) {
+            line.pop_front();
+        }
+        !line.is_empty()
+    }
+
     fn fits(&self, units: usize) -> bool {
-        self.in_use.get() == 0 || self.in_use.get().saturating_add(units) <= self.max
+        let is_second = self.size(units) == Size::Small && self.waits_for(Size::Large);
+        let left_to_others = if is_second { self.max / 4 } else { 0 };
+        self.in_use.get() == 0 || self.in_use.get().saturating_add(units) <= self.max - left_to_others
     }
 
     fn call_next(&self) {
-        while self.somebody_waits() {
-            let mut line = self.line.borrow_mut();
-            let Some(first) = line.front().filter(|first| self.fits(first.wants)).cloned() else { return };
-            line.pop_front();
-            drop(line);
-            self.take_now(first.wants);
-            first.state.set(State::Granted);
-            if let Some(waker) = first.waker.take() {
-                waker.wake();
+        for size in SIZES {
+            while self.waits_for(size) {
+                let first = self.lines[size as usize].borrow().front().cloned();
+                let Some(first) = first.filter(|first| self.fits(first.wants)) else { break };
+                self.lines[size as usize].borrow_mut().pop_front();
+                self.take_now(first.wants);
+                first.state.set(State::Granted);
+                if let Some(waker) = first.waker.take() {
+                    waker.wake();
+                }
             }
         }
     }
@@ -146,13 +183,14 @@ impl Future for Take<'_> {
             *waiter.waker.borrow_mut() = Some(context.waker().clone());
             return Poll::Pending;
         }
-        if !budget.somebody_waits() && budget.fits(self.units) {
+        let size = budget.size(self.units);
+        if !budget.waits_for(size) && budget.fits(self.units) {
             budget.take_now(self.units);
             return Poll::Ready(());
         }
         let waker = RefCell::new(Some(context.waker().clone()));
         let waiter = Rc::new(Waiter { wants: self.units, state: Cell::new(State::Waiting), waker });
-        budget.line.borrow_mut().push_back(waiter.clone());
+        budget.lines[size as usize].borrow_mut().push_back(waiter.clone());
         budget.waits.increment();
         self.waiter = Some(waiter);
         if let Some(waker) = budget.on_pressure.take() {
@@ -221,6 +259,24 @@ mod tests {
         assert!((&mut small).now_or_never().is_none());
         drop(large);
         assert!((&mut small).now_or_never().is_some(), "who leaves lets the next one in");
+    }
+
+    #[test]
+    fn small_wishes_pass_a_large_one_and_leave_it_a_quarter() {
+        let budget = Budget::new(6400);
+        budget.take_now(4600);
+        let mut large = budget.take(2000);
+        assert!((&mut large).now_or_never().is_none());
+        assert!(budget.take(100).now_or_never().is_some());
+        assert!(budget.take(100).now_or_never().is_some());
+        let mut third = budget.take(100);
+        assert!((&mut third).now_or_never().is_none(), "the rest is for who waits");
+        assert!(budget.take(0).now_or_never().is_some());
+        budget.give_back(400);
+        assert!((&mut large).now_or_never().is_some());
+        assert!((&mut third).now_or_never().is_none());
+        budget.give_back(100);
+        assert!((&mut third).now_or_never().is_some());
     }
 
     #[test]

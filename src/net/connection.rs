@@ -37,7 +37,7 @@ use crate::wire::read::ELEMENTS_MAX;
 use crate::wire::{self, ApiKey, ErrorCode};
 
 /// Longer frames are slices of a receive chunk; up to here [`ReceiveBuffer::take`] has copied them.
-const KEPT_FRAME_BYTES_MAX: usize = 4096;
+const KEPT_FRAME_BYTES_MAX: usize = api::UNCHARGED_BYTES_MAX;
 
 /// Bytes of answers that gather before they are sent though more could join them.
 const ANSWER_BYTES_MAX: usize = 256 << 10;
@@ -161,7 +161,11 @@ pub(super) fn start(shard: &Rc<Shard>, connections: &Rc<Connections>, accepted: 
     }
     let closer = socket.closer();
     let (reader, writer) = socket.split();
-    let buffer = ReceiveBuffer::new(shard.chunks().clone());
+    let mut buffer = ReceiveBuffer::new(shard.chunks().clone());
+    if accepted.moves > 0 {
+        // It has brought requests to their end elsewhere.
+        buffer.trust();
+    }
     let registered = connections.register(Ends {
         received: buffer.state(),
         sent_bytes: writer.sent_bytes(),
@@ -214,9 +218,7 @@ impl Connection {
             End::Send(_) => tracing::error!(%peer, "connection closed: {end}"),
             End::Frame(_) | End::Header(_) | End::Api(_) | End::Memory => {
                 self.count(&end);
-                if let Some(swallowed) = self.connections.may_log() {
-                    tracing::info!(%peer, swallowed, "connection closed: {end}");
-                }
+                tracing::info!(%peer, "connection closed: {end}");
             }
         }
         self.listener.ended.increment();
@@ -350,6 +352,7 @@ impl Connection {
         match request {
             Request::Known { header, body } => {
                 let client = self.client.clone();
+                client.note_charged(charge.as_ref().map_or(0, Charge::bytes));
                 self.shard.requests.begun(header.api);
                 let log = self.connections.request_log.begin(&header, frame_bytes);
                 let times = Times { api: header.api, received, begun, log };
@@ -366,7 +369,10 @@ impl Connection {
         }
         drop(charge);
         // Not yet sent: more answers may join it in this turn.
-        if self.charge.as_ref().is_some_and(|charge| charge.bytes() >= ANSWER_BYTES_MAX) {
+        if self.client.is_beyond() {
+            self.send_answers().await?;
+            self.client.come_back();
+        } else if self.charge.as_ref().is_some_and(|charge| charge.bytes() >= ANSWER_BYTES_MAX) {
             self.send_answers().await?;
         }
         Ok(())
@@ -412,13 +418,20 @@ impl Connection {
             return Ok(None);
         }
         match key {
-            // Such a one may stay for minutes; with many of them it is answered at once.
-            ApiKey::Fetch => Ok(Some(memory.charge(length))),
             ApiKey::JoinGroup | ApiKey::SyncGroup if self.shard.is_serve_memory_tight() => Err(End::Memory),
             ApiKey::JoinGroup | ApiKey::SyncGroup => Ok(Some(memory.charge(length))),
             _ => {
-                let elements = (length / 2).min(ELEMENTS_MAX);
-                Ok(Some(self.take_memory(2 * length + elements * ELEMENT_BYTES).await?))
+                let bytes = match key {
+                    ApiKey::Fetch => api::fetch_memory_of(length),
+                    _ => 2 * length + (length / 2).min(ELEMENTS_MAX) * ELEMENT_BYTES,
+                };
+                if bytes <= memory.part_max() {
+                    return Ok(Some(self.take_memory(bytes).await?));
+                }
+                // Those behind it are not to wait until all others have ended.
+                let client = self.client.clone();
+                self.wait_for_memory(pin!(client.go_beyond())).await?;
+                Ok(None)
             }
         }
     }
@@ -426,9 +439,12 @@ impl Connection {
     /// Waits until `bytes` of the shard's memory are there, or the peer goes away.
     async fn take_memory(&mut self, bytes: usize) -> Result<Charge, End> {
         let memory = self.connections.memory().clone();
-        let mut taken = pin!(memory.take(bytes));
-        if let Some(charge) = poll_once(taken.as_mut()).await {
-            return Ok(charge);
+        self.wait_for_memory(pin!(memory.take(bytes))).await
+    }
+
+    async fn wait_for_memory<T>(&mut self, mut taken: Pin<&mut impl Future<Output = T>>) -> Result<T, End> {
+        if let Some(taken) = poll_once(taken.as_mut()).await {
+            return Ok(taken);
         }
         // This connection's own answers may be what fills it.
         self.send_answers().await?;
@@ -631,7 +647,8 @@ impl Connection {
     fn push_answer(&mut self, pieces: Vec<Piece>) {
         let before = self.held.bytes();
         pieces.iter().for_each(|piece| self.held.add(piece));
-        let bytes = self.held.bytes() - before;
+        // One that is beyond the shard's memory is not counted in it.
+        let bytes = if self.client.is_beyond() { 0 } else { self.held.bytes() - before };
         match &mut self.charge {
             Some(charge) => charge.add(bytes),
             None => self.charge = Some(self.connections.memory().charge(bytes)),
@@ -644,14 +661,16 @@ impl Connection {
             return Ok(());
         }
         let charge = self.charge.take();
-        self.held = Held::default();
+        let held = std::mem::take(&mut self.held);
         let entry = self.registered.entry.clone();
-        entry.answer_bytes.set(charge.as_ref().map_or(0, Charge::bytes));
+        entry.answer_bytes.set(held.bytes());
+        entry.is_beyond.set(self.client.is_beyond());
         let before = entry.watch.phase();
         self.enter(Phase::Sending);
         let (listener, answers) = (&self.listener, &mut self.answers);
         let sent = send::send(&self.shard, listener, &mut self.writer, answers, &entry.watch).await;
         entry.answer_bytes.set(0);
+        entry.is_beyond.set(false);
         drop(charge);
         if let Err(SendError::File { directory, error }) = &sent {
             self.shard.note_send_error(*directory, error);

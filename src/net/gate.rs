@@ -9,7 +9,6 @@ use std::net::IpAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::quiet::Quiet;
 use crate::base::clock::{self, Monotonic};
 use crate::config::{ConnectionLimits, ListenerName};
 
@@ -39,7 +38,6 @@ struct State {
     rate_per_listener: HashMap<ListenerName, Rate>,
     closed: bool,
     counts: GateCounts,
-    quiet: Quiet,
 }
 
 /// What has passed the gate, and what each limit has kept out, since the start.
@@ -109,7 +107,6 @@ impl Gate {
             rate_per_listener: HashMap::new(),
             closed: false,
             counts: GateCounts::default(),
-            quiet: Quiet::default(),
         };
         Self(Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() }))
     }
@@ -154,7 +151,7 @@ impl Gate {
             if !state.has_place(listener) {
                 if !std::mem::replace(&mut waited_for_place, true) {
                     state.counts.waited_for_place += 1;
-                    state.say(ip, "a connection waits: max.connections or the descriptors are used up");
+                    tracing::info!(peer = %ip, "a connection waits: max.connections or the descriptors are used up");
                 }
                 state = self.0.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
             } else if !rate_wait.is_zero() {
@@ -174,7 +171,7 @@ impl Gate {
     fn admit(&self, mut state: MutexGuard<'_, State>, listener: &ListenerName, ip: IpAddr) -> Option<Pass> {
         if state.per_ip.get(&ip).copied().unwrap_or(0) >= state.limits.of(ip) {
             state.counts.over_ip += 1;
-            state.say(ip, "connection refused: over max.connections.per.ip");
+            tracing::info!(peer = %ip, "connection refused: over max.connections.per.ip");
             return None;
         }
         let displaces = state.total >= state.limits.total;
@@ -219,12 +216,6 @@ impl State {
         self.rate.created = self.rate.created.saturating_add(1);
         let rate = self.rate_per_listener.entry(listener.clone()).or_default();
         rate.created = rate.created.saturating_add(1);
-    }
-
-    fn say(&mut self, peer: IpAddr, what: &str) {
-        if let Some(swallowed) = self.quiet.allows(clock::monotonic()) {
-            tracing::info!(%peer, swallowed, "{what}");
-        }
     }
 }
 

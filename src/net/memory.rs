@@ -35,6 +35,11 @@ impl ServeMemory {
         Charge { memory: self.clone(), bytes }
     }
 
+    /// The most that one may have of it; what takes more is beyond it, one at a time.
+    pub(super) fn part_max(&self) -> usize {
+        self.0.max() / 4
+    }
+
     /// Waits until `bytes` more are within the budget; more than all of it when nothing else is held.
     pub(super) async fn take(&self, bytes: usize) -> Charge {
         self.0.take(bytes).await;

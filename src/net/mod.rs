@@ -9,7 +9,6 @@ mod connection;
 mod figures;
 mod gate;
 mod memory;
-mod quiet;
 mod registry;
 mod request_log;
 mod send;

@@ -20,7 +20,6 @@ use super::accept::Accepted;
 use super::connection;
 use super::figures::{Closed, ConnectionFigures, ListenerCounters};
 use super::memory::ServeMemory;
-use super::quiet::Quiet;
 use super::request_log::RequestLog;
 use super::watch::{self, Phase, Verdict, Watch};
 
@@ -32,7 +31,6 @@ pub struct Connections {
     memory: ServeMemory,
     /// The ways to all shards, this one too.
     shards: Vec<Sender<Accepted>>,
-    quiet: RefCell<Quiet>,
     /// In the order of the configured listeners.
     listeners: Vec<(ListenerName, Rc<ListenerCounters>)>,
     closed: [Counter; Closed::ALL.len()],
@@ -47,6 +45,8 @@ pub(super) struct Entry {
     pub(super) watch: Watch,
     /// Bytes of answers that it holds until the peer has taken them.
     pub(super) answer_bytes: Cell<usize>,
+    /// They are beyond the shard's memory for answers.
+    pub(super) is_beyond: Cell<bool>,
     received: Rc<ReceiveState>,
     sent_bytes: Rc<Cell<u64>>,
     /// Of `sent_bytes`, what the watch has been told.
@@ -128,7 +128,6 @@ impl Connections {
             sessions: SessionCache::new(slots.max(1)),
             memory: ServeMemory::of(shard.serve_memory()),
             shards,
-            quiet: RefCell::default(),
             listeners: shard
                 .config()
                 .listeners
@@ -187,11 +186,6 @@ impl Connections {
         &self.memory
     }
 
-    /// Whether a line that a peer causes may be logged, and how many were not since the last.
-    pub(super) fn may_log(&self) -> Option<u64> {
-        self.quiet.borrow_mut().allows(clock::monotonic())
-    }
-
     /// The counters of a listener.
     pub(super) fn listener(&self, name: &ListenerName) -> Rc<ListenerCounters> {
         let known = self.listeners.iter().find(|(other, _)| other == name);
@@ -226,6 +220,7 @@ impl Connections {
         let entry = Rc::new(Entry {
             watch: Watch::new(clock::monotonic()),
             answer_bytes: Cell::new(0),
+            is_beyond: Cell::new(false),
             received,
             sent_bytes,
             seen_bytes: Cell::new(0),
@@ -293,6 +288,7 @@ impl Connections {
         let limits = &shard.config().serving_limits;
         let mut wanted_bytes = shard.chunks().wanted_bytes();
         let mut answers_wanted = shard.serve_memory().missing();
+        let mut beyond_wanted = usize::from(shard.serve_beyond().somebody_waits());
         let list = self.list.borrow();
         let mut stalled: Vec<&Rc<Entry>> = Vec::new();
         for (_, entry) in &*list {
@@ -311,6 +307,7 @@ impl Connections {
         stalled.sort_by_key(|entry| entry.watch.stall_since());
         for entry in stalled {
             let wanted = match entry.watch.phase() {
+                Phase::Sending if entry.is_beyond.get() => &mut beyond_wanted,
                 Phase::Sending => &mut answers_wanted,
                 _ => &mut wanted_bytes,
             };
@@ -363,7 +360,9 @@ fn start_relief(connections: &Rc<Connections>, shard: &Rc<Shard>) {
             std::future::poll_fn(|context| {
                 let receives = shard.chunks().poll_pressure(context);
                 let answers = shard.serve_memory().poll_pressure(context);
-                if receives.is_ready() || answers.is_ready() { Poll::Ready(()) } else { Poll::Pending }
+                let beyond = shard.serve_beyond().poll_pressure(context);
+                let any = receives.is_ready() || answers.is_ready() || beyond.is_ready();
+                if any { Poll::Ready(()) } else { Poll::Pending }
             })
             .await;
             shard.sleep(every).await;

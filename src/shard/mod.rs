@@ -112,6 +112,8 @@ crate::counters! {
         pub connections_muted: limit "connection_memory",
         /// A long group request came while half of kuring.memory.serve.bytes was held.
         pub group_requests_refused: limit "group_request_memory",
+        /// An answer would have been longer than ANSWER_BYTES_MAX: the rest of it are errors.
+        pub answers_cut: limit "answer_bytes",
         /// A batch decompressed to more than kuring.decompression.bytes.max or kuring.decompression.ratio.max allow.
         pub batches_too_large_decompressed: limit "decompressed_bytes",
         /// A compressed batch waited because as many of its shard as may be were half done.
@@ -164,6 +166,8 @@ pub struct Shard {
     chunks: ChunkPool,
     /// Decoded requests and answers that their peers have not taken, bytes.
     serve_memory: Rc<Budget>,
+    /// For the one request or answer that is beyond it.
+    serve_beyond: Rc<Budget>,
     stopping: Cell<bool>,
     /// Bytes appended and not yet under a flush, all replicas together.
     unflushed_bytes: Cell<u64>,
@@ -203,6 +207,7 @@ impl Shard {
             control: OnceCell::new(),
             chunks,
             serve_memory,
+            serve_beyond: Rc::new(Budget::new(1)),
             stopping: Cell::new(false),
             unflushed_bytes: Cell::new(0),
             unflushed: RefCell::default(),
@@ -250,6 +255,12 @@ impl Shard {
 
     pub fn serve_memory(&self) -> &Rc<Budget> {
         &self.serve_memory
+    }
+
+    /// The place of the one request or answer of this shard that takes more than its part of
+    /// [`Shard::serve_memory`], and is not counted there.
+    pub fn serve_beyond(&self) -> &Rc<Budget> {
+        &self.serve_beyond
     }
 
     /// Over half of [`Shard::serve_memory`] is held: what may stay for long should not.
