@@ -29,6 +29,11 @@ fn try_get(address: &str, path: &str) -> Option<(u16, String)> {
     Some((status, body.to_owned()))
 }
 
+/// How often a limit was hit; `docs/LIMITS.md` has the names.
+pub fn limit_hits(broker: &Broker, limit: &str) -> f64 {
+    Scrape::of(broker.admin()).sum("kuring_limit_hits_total", &[("limit", limit)])
+}
+
 /// Series with their labels as written, as `prometheus_parse` reads them.
 struct Scrape(prometheus_parse::Scrape);
 

@@ -4,12 +4,17 @@ use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
-use kafka_protocol::messages::{ApiKey, ApiVersionsRequest, HeartbeatRequest, MetadataRequest};
+use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
+use kafka_protocol::messages::{
+    ApiKey, ApiVersionsRequest, DeleteGroupsRequest, DescribeConfigsRequest, DescribeGroupsRequest,
+    HeartbeatRequest, MetadataRequest, ProduceRequest,
+};
 use kafka_protocol::protocol::StrBytes;
 
+use crate::admin::limit_hits;
 use crate::harness::batch::{Batch, Codec, Record};
-use crate::harness::client::Client;
-use crate::harness::raw::{Answer, FETCH, Raw, fetch};
+use crate::harness::client::{Client, Send};
+use crate::harness::raw::{Answer, FETCH, PRODUCE, Raw, fetch, produce};
 use crate::harness::{Broker, PATIENCE, eventually};
 
 /// How long nothing is to happen.
@@ -247,7 +252,8 @@ fn a_peer_that_has_finished_sending_gets_its_answers() {
 
 #[test]
 fn requests_without_end_and_nobody_who_reads_the_answers_hold_little() {
-    let broker = Broker::with(1, &[("kuring.memory.serve.bytes", "4194304")]);
+    let broker =
+        Broker::with(1, &[("kuring.memory.serve.bytes", "4194304"), ("socket.send.buffer.bytes", "65536")]);
     if Broker::is_kafka() {
         return;
     }
@@ -269,6 +275,8 @@ fn requests_without_end_and_nobody_who_reads_the_answers_hold_little() {
     for _ in 0..30 {
         let stream = TcpStream::connect(broker.bootstrap()).expect("the broker listens");
         stream.set_nonblocking(true).expect("a socket");
+        // The kernel would take megabytes for each.
+        rustix::net::sockopt::set_socket_recv_buffer_size(&stream, 65536).expect("a socket");
         let _ = (&stream).write(&burst);
         greedy.push(stream);
     }
@@ -283,4 +291,138 @@ fn requests_without_end_and_nobody_who_reads_the_answers_hold_little() {
     }
     let grown = broker.resident_bytes().saturating_sub(before);
     assert!(grown < 64 << 20, "{} MiB more", grown >> 20);
+    // Their answers would have been three times what may be held, and whoever took none for a second was closed.
+    assert!(limit_hits(&broker, "serve_memory") > 0.0);
+    eventually("somebody has stalled", || (limit_hits(&broker, "stalled_connections") > 0.0).then_some(()));
+}
+
+#[test]
+fn who_stalls_with_memory_that_others_wait_for_is_closed() {
+    if Broker::is_kafka() {
+        return;
+    }
+    let broker =
+        Broker::with(1, &[("kuring.memory.receive.bytes", "4194304"), ("kuring.memory.stall.ms", "500")]);
+    let client = Client::of(&broker);
+    client.create_topic("wanted", 1, &[]);
+    let mut stalled: Vec<TcpStream> = Vec::new();
+    for _ in 0..100 {
+        let mut stream = TcpStream::connect(broker.bootstrap()).expect("the broker listens");
+        stream.set_nonblocking(true).expect("a socket");
+        // Produce requests of 1 MiB, of which 100 KiB come.
+        let mut begun = vec![0, 0x10, 0, 0, 0, 0, 0, 9, 0, 0, 0, 1, 0xff, 0xff, 0];
+        begun.resize(100 << 10, 0);
+        let _ = stream.write(&begun);
+        stalled.push(stream);
+    }
+    eventually("the memory is used up", || (limit_hits(&broker, "receive_memory") > 0.0).then_some(()));
+    let start = Instant::now();
+    let producer = client.producer(&[("linger.ms", "0")]);
+    client.send(&producer, "wanted", &[Send::value(vec![7; 500_000]).to(0)]);
+    let took = start.elapsed();
+    assert!(took < Duration::from_secs(15), "{took:?}");
+    let closed = limit_hits(&broker, "stalled_connections") + limit_hits(&broker, "crowded_connections");
+    assert!(closed > 0.0);
+}
+
+#[test]
+fn requests_of_a_connection_beyond_what_may_be_in_service_wait_and_are_answered_in_order() {
+    for (setting, value, limit) in [
+        ("kuring.connection.requests.max", "1", "connection_requests"),
+        ("kuring.memory.connection.bytes", "100", "connection_memory"),
+    ] {
+        let broker = Broker::with(2, &[(setting, value)]);
+        Client::of(&broker).create_topic("many", 8, &[]);
+        let mut raw = Raw::connect(&broker);
+        let sent: Vec<i32> = (0..20)
+            .map(|number| raw.send(PRODUCE, &produce("many", number % 8, 1, Batch::now(&["a"]).encode())))
+            .collect();
+        for correlation in sent {
+            let (answered, response) = raw.receive::<ProduceRequest>(PRODUCE);
+            assert_eq!(answered, correlation);
+            assert_eq!(response.responses[0].partition_responses[0].error_code, 0);
+        }
+        if !Broker::is_kafka() {
+            assert!(limit_hits(&broker, limit) > 0.0, "{limit}");
+        }
+    }
+}
+
+#[test]
+fn what_a_request_names_twice_is_answered_as_kafka_does() {
+    let broker = Broker::start();
+    Client::of(&broker).create_topic("t", 1, &[]);
+    let mut raw = Raw::connect(&broker);
+    let text = StrBytes::from_static_str;
+    let asked = |key| {
+        DescribeConfigsResource::default()
+            .with_resource_type(2)
+            .with_resource_name(text("t"))
+            .with_configuration_keys(Some(vec![text(key)]))
+    };
+    let resources = ["retention.ms", "segment.bytes", "retention.ms"].map(asked).to_vec();
+    let response = raw.call(4, &DescribeConfigsRequest::default().with_resources(resources));
+    let names: Vec<&str> = response.results.iter().map(|result| &*result.configs[0].name).collect();
+    assert_eq!(names, ["retention.ms", "segment.bytes", "retention.ms"]);
+    let groups = ["g", "h", "g"].map(|group| text(group).into()).to_vec();
+    let describe = DescribeGroupsRequest::default().with_groups(groups.clone());
+    assert_eq!(raw.call(5, &describe).groups.len(), 3);
+    let delete = DeleteGroupsRequest::default().with_groups_names(groups);
+    assert_eq!(raw.call(2, &delete).results.len(), 2);
+}
+
+#[test]
+fn an_answer_that_would_be_too_long_is_cut_and_others_are_served_meanwhile() {
+    if Broker::is_kafka() {
+        return;
+    }
+    let broker = Broker::with(1, &[]);
+    let mut raw = Raw::connect(&broker);
+    assert!(works(&mut raw));
+    let node = DescribeConfigsResource::default()
+        .with_resource_type(4)
+        .with_resource_name(StrBytes::from_static_str("1"))
+        .with_configuration_keys(None);
+    let resources = vec![node; 20_000];
+    let request = DescribeConfigsRequest::default()
+        .with_resources(resources)
+        .with_include_synonyms(true)
+        .with_include_documentation(true);
+    raw.send(4, &request);
+    let mut bystander = Raw::connect(&broker);
+    let mut slowest = Duration::ZERO;
+    while limit_hits(&broker, "answer_bytes") == 0.0 {
+        let start = Instant::now();
+        assert!(works(&mut bystander));
+        slowest = slowest.max(start.elapsed());
+    }
+    assert!(slowest < Duration::from_secs(2), "{slowest:?}");
+    match raw.answer(PATIENCE) {
+        Answer::Frame(frame) => assert!(frame.len() < 128 << 20, "{}", frame.len()),
+        other => panic!("{other:?}"),
+    }
+    assert!(broker.resident_bytes() < 600 << 20, "{} MiB", broker.resident_bytes() >> 20);
+}
+
+#[test]
+fn a_fetch_that_holds_much_is_answered_at_once_when_memory_is_short() {
+    if Broker::is_kafka() {
+        return;
+    }
+    let broker = Broker::with(1, &[("kuring.memory.serve.bytes", "1048576")]);
+    Client::of(&broker).create_topic("many", 1000, &[]);
+    let mut raw = Raw::connect(&broker);
+    let all: Vec<(i32, i64)> = (0..1000).map(|partition| (partition, 0)).collect();
+    let mut request = fetch("many", &all);
+    (request.max_wait_ms, request.session_epoch) = (60_000, 0);
+    let start = Instant::now();
+    let opened = raw.call(FETCH, &request);
+    assert_eq!(opened.error_code, 0);
+    // The next one names nothing, and holds as much.
+    let mut next = fetch("many", &[]);
+    next.topics.clear();
+    (next.max_wait_ms, next.session_id, next.session_epoch) = (60_000, opened.session_id, 1);
+    assert_eq!(raw.call(FETCH, &next).error_code, 0);
+    assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
+    assert!(limit_hits(&broker, "parked_fetches") >= 2.0);
 }
