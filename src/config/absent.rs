@@ -87,7 +87,7 @@ const THREADS: &str =
     "kuring has no such thread pool: kuring.shards and kuring.file.threads take their place";
 const REPLICATION: &str = "kuring does not replicate between nodes yet";
 const QUORUM: &str = "kuring's metadata log has timings and sizes of its own";
-const GROUPS: &str = "kuring serves classic consumer groups only";
+const GROUPS: &str = "kuring serves consumer groups of both protocols, but no share or streams groups, and needs no such setting";
 const TIERED: &str = "kuring has no tiered storage";
 const METRICS: &str = "kuring's metrics are not Kafka's reporters";
 const QUOTAS: &str = "kuring has no quotas yet";

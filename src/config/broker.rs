@@ -2,6 +2,7 @@
 
 use super::absent::{self, Absent};
 use super::define::{Definition, Value};
+use super::groups::{BOUNDED, ConsumerGroupSettings, consumer_group_settings};
 use super::listeners::{ListenerTexts, Listeners};
 use super::properties;
 use super::settings::{Levels, Overrides, Settings};
@@ -164,6 +165,7 @@ pub struct GroupSettings {
     pub offsets_topic_partitions: i32,
     pub offsets_topic_replication_factor: i16,
     pub offsets_topic_segment_bytes: i32,
+    pub consumer: ConsumerGroupSettings,
 }
 
 /// A configuration that can be used, and what an operator should know about it.
@@ -563,6 +565,14 @@ impl Given {
         if s.integer("group.min.session.timeout.ms") > s.integer("group.max.session.timeout.ms") {
             return Err(self.error("group.min.session.timeout.ms", "above group.max.session.timeout.ms"));
         }
+        for [name, least, greatest] in BOUNDED {
+            if s.integer(name) < s.integer(least) {
+                return Err(self.error(name, &format!("below {least}")));
+            }
+            if s.integer(name) > s.integer(greatest) {
+                return Err(self.error(name, &format!("above {greatest}")));
+            }
+        }
         if !(1..=i64::from(i16::MAX)).contains(&s.integer("default.replication.factor")) {
             return Err(self.error("default.replication.factor", "wanted: a whole number from 1 to 32767"));
         }
@@ -631,6 +641,7 @@ fn group_settings(s: &Settings) -> GroupSettings {
         offsets_topic_partitions: s.number("offsets.topic.num.partitions"),
         offsets_topic_replication_factor: s.number("offsets.topic.replication.factor"),
         offsets_topic_segment_bytes: s.number("offsets.topic.segment.bytes"),
+        consumer: consumer_group_settings(s),
     }
 }
 

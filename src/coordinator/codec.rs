@@ -4,6 +4,8 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use kafka_protocol::protocol::StrBytes;
 
+use crate::base::TopicId;
+
 /// Kafka's limit for a string of any form, in bytes of UTF-8.
 pub(super) const STRING_BYTES_MAX: usize = i16::MAX as usize;
 
@@ -69,6 +71,10 @@ impl<'a> Reader<'a> {
         self.array().map(i64::from_be_bytes)
     }
 
+    pub(super) fn topic_id(&mut self) -> Result<TopicId, Malformed> {
+        self.array().map(|bytes| TopicId(uuid::Uuid::from_bytes(bytes)))
+    }
+
     pub(super) fn varint(&mut self) -> Result<u32, Malformed> {
         let mut value = 0u32;
         for shift in (0..35).step_by(7) {
@@ -110,9 +116,16 @@ impl<'a> Reader<'a> {
         }
     }
 
-    pub(super) fn bytes(&mut self) -> Result<Bytes, Malformed> {
+    pub(super) fn nullable_bytes(&mut self) -> Result<Option<Bytes>, Malformed> {
         match self.length(false)? {
-            Some(length) => self.take(length).map(Bytes::copy_from_slice),
+            Some(length) => self.take(length).map(Bytes::copy_from_slice).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    pub(super) fn bytes(&mut self) -> Result<Bytes, Malformed> {
+        match self.nullable_bytes()? {
+            Some(bytes) => Ok(bytes),
             None => self.malformed(),
         }
     }
@@ -173,6 +186,11 @@ impl Writer {
         self
     }
 
+    pub(super) fn topic_id(&mut self, id: TopicId) -> &mut Self {
+        self.0.put_slice(id.0.as_bytes());
+        self
+    }
+
     /// At most [`STRING_BYTES_MAX`]: the coordinator refuses a request with a longer one.
     pub(super) fn string(&mut self, text: &str) -> &mut Self {
         let length = i16::try_from(text.len()).expect("strings are checked when a request comes in");
@@ -188,13 +206,26 @@ impl Writer {
         self
     }
 
+    pub(super) fn compact_nullable_string(&mut self, text: Option<&str>) -> &mut Self {
+        match text {
+            Some(text) => self.compact_string(text),
+            None => self.varint(0),
+        }
+    }
+
+    pub(super) fn compact_bytes(&mut self, bytes: &[u8]) -> &mut Self {
+        self.compact_count(Some(bytes.len()));
+        self.0.put_slice(bytes);
+        self
+    }
+
     /// The count of a compact array; `None` is null.
     pub(super) fn compact_count(&mut self, count: Option<usize>) -> &mut Self {
         let count = count.map_or(Some(0), |count| u32::try_from(count).ok()?.checked_add(1));
         self.varint(count.expect("a request is shorter than 2 GiB"))
     }
 
-    fn varint(&mut self, mut value: u32) -> &mut Self {
+    pub(super) fn varint(&mut self, mut value: u32) -> &mut Self {
         while value >= 0x80 {
             self.0.put_u8(value as u8 | 0x80);
             value >>= 7;
@@ -213,6 +244,11 @@ impl Writer {
         self
     }
 
+    /// The count of an array.
+    pub(super) fn count(&mut self, count: usize) -> &mut Self {
+        self.i32(i32::try_from(count).expect("a request is shorter than 2 GiB"))
+    }
+
     pub(super) fn nullable_string(&mut self, text: Option<&str>) -> &mut Self {
         match text {
             Some(text) => self.string(text),
@@ -228,6 +264,11 @@ impl Writer {
         self.0.put_i32(length);
         self.0.put_slice(bytes);
         self
+    }
+
+    /// Without the version of a schema: a part of a value.
+    pub(super) fn part() -> Self {
+        Self(BytesMut::new())
     }
 
     pub(super) fn finish(self) -> Bytes {

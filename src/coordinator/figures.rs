@@ -31,6 +31,9 @@ impl Coordinator {
         for group in self.partitions.values().flat_map(|partition| partition.groups.values()) {
             *counts.entry(group.state().name()).or_insert(0) += 1;
         }
+        for group in self.partitions.values().flat_map(|partition| partition.consumers.values()) {
+            *counts.entry(group.state_name()).or_insert(0) += 1;
+        }
         counts
     }
 

@@ -20,7 +20,7 @@ use crate::base::clock::Timestamp;
 use crate::wire::ErrorCode;
 
 /// The protocol type of consumers; the coordinator reads their subscriptions.
-const CONSUMER_PROTOCOL_TYPE: &str = "consumer";
+pub(super) const CONSUMER_PROTOCOL_TYPE: &str = "consumer";
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum State {
@@ -142,6 +142,20 @@ impl Group {
         group
     }
 
+    /// The group that members of the classic protocol make when those of the new one have left (KIP-848).
+    pub(super) fn from_consumer(id: StrBytes, generation: i32, members: Vec<Member>, now: Timestamp) -> Self {
+        let mut group = Group::new(id, now);
+        group.state = State::Stable;
+        group.generation = generation;
+        group.protocol_type = Some(StrBytes::from_static_str(CONSUMER_PROTOCOL_TYPE));
+        for member in members {
+            group.insert(member);
+        }
+        group.protocol = group.select_protocol();
+        group.subscribed_topics = group.read_subscriptions();
+        group
+    }
+
     /// The record of the present generation. `assignment` gives what each member is to do.
     pub(super) fn to_record(&self, assignment: impl Fn(&Member) -> Bytes) -> Record {
         let no_protocol = StrBytes::new();
@@ -226,7 +240,7 @@ impl Group {
         self.members.len() == self.awaiting_join && self.pending_join.is_empty()
     }
 
-    fn uses_consumer_protocol(&self) -> bool {
+    pub(super) fn uses_consumer_protocol(&self) -> bool {
         self.protocol_type.as_deref() == Some(CONSUMER_PROTOCOL_TYPE)
     }
 

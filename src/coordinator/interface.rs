@@ -1,14 +1,16 @@
 //! What goes into the coordinator and what comes out of it.
 
 use bytes::Bytes;
+use kafka_protocol::messages::consumer_group_describe_response::DescribedGroup as DescribedConsumerGroup;
 use kafka_protocol::messages::describe_groups_response::DescribedGroup;
 use kafka_protocol::messages::leave_group_response::MemberResponse;
 use kafka_protocol::messages::offset_fetch_request::OffsetFetchRequestGroup;
 use kafka_protocol::messages::offset_fetch_response::OffsetFetchResponseGroup;
 use kafka_protocol::messages::{
-    GroupId, HeartbeatRequest, HeartbeatResponse, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest,
-    LeaveGroupResponse, ListGroupsRequest, ListGroupsResponse, OffsetCommitRequest, OffsetCommitResponse,
-    OffsetDeleteRequest, OffsetDeleteResponse, SyncGroupRequest, SyncGroupResponse,
+    ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, GroupId, HeartbeatRequest,
+    HeartbeatResponse, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest, LeaveGroupResponse,
+    ListGroupsRequest, ListGroupsResponse, OffsetCommitRequest, OffsetCommitResponse, OffsetDeleteRequest,
+    OffsetDeleteResponse, SyncGroupRequest, SyncGroupResponse,
 };
 use kafka_protocol::protocol::StrBytes;
 
@@ -62,6 +64,8 @@ pub enum Request {
     DeleteOffsets(OffsetDeleteRequest),
     Describe(GroupId),
     Delete(GroupId),
+    ConsumerHeartbeat(ConsumerGroupHeartbeatRequest),
+    DescribeConsumer(GroupId),
     /// Every group of this node; belongs to no partition.
     List(ListGroupsRequest),
 }
@@ -80,6 +84,8 @@ pub enum Response {
     Describe(DescribedGroup),
     /// The error of the deletion, if any.
     Delete(Option<ErrorCode>),
+    ConsumerHeartbeat(ConsumerGroupHeartbeatResponse),
+    DescribeConsumer(DescribedConsumerGroup),
     List(ListGroupsResponse),
 }
 
@@ -96,7 +102,8 @@ impl Request {
             }
             Request::FetchOffsets { group, .. } => Some(&group.group_id.0),
             Request::DeleteOffsets(request) => Some(&request.group_id.0),
-            Request::Describe(id) | Request::Delete(id) => Some(&id.0),
+            Request::ConsumerHeartbeat(request) => Some(&request.group_id.0),
+            Request::Describe(id) | Request::Delete(id) | Request::DescribeConsumer(id) => Some(&id.0),
             Request::List(_) | Request::EndTransaction { .. } => None,
         }
     }
@@ -134,6 +141,10 @@ impl Request {
                 Response::Describe(DescribedGroup::default().with_group_id(id.clone()).with_error_code(code))
             }
             Request::Delete(_) => Response::Delete(Some(error)),
+            Request::ConsumerHeartbeat(_) => Response::ConsumerHeartbeat(consumer_heartbeat_error(error)),
+            Request::DescribeConsumer(id) => Response::DescribeConsumer(
+                DescribedConsumerGroup::default().with_group_id(id.clone()).with_error_code(code),
+            ),
             Request::List(_) => Response::List(ListGroupsResponse::default().with_error_code(code)),
         }
     }
@@ -165,6 +176,10 @@ impl Response {
                 DescribedGroup::default().with_group_id(group.group_id).with_error_code(code),
             ),
             Response::Delete(_) => Response::Delete(Some(error)),
+            Response::ConsumerHeartbeat(_) => Response::ConsumerHeartbeat(consumer_heartbeat_error(error)),
+            Response::DescribeConsumer(group) => Response::DescribeConsumer(
+                DescribedConsumerGroup::default().with_group_id(group.group_id).with_error_code(code),
+            ),
             Response::List(_) => Response::List(ListGroupsResponse::default().with_error_code(code)),
         }
     }
@@ -172,6 +187,10 @@ impl Response {
 
 pub(super) fn join_error(member_id: StrBytes, error: ErrorCode) -> JoinGroupResponse {
     JoinGroupResponse::default().with_member_id(member_id).with_error_code(error.code())
+}
+
+fn consumer_heartbeat_error(error: ErrorCode) -> ConsumerGroupHeartbeatResponse {
+    ConsumerGroupHeartbeatResponse::default().with_error_code(error.code())
 }
 
 pub(super) fn sync_error(error: ErrorCode) -> SyncGroupResponse {

@@ -16,7 +16,7 @@ use crate::wire::ErrorCode;
 /// A new member cannot send heartbeats while it waits, so its first JoinGroup has a limit of its own.
 pub(super) const NEW_MEMBER_JOIN_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 /// From here on a member without an id is told one first (KIP-394).
-const FIRST_VERSION_WITH_REQUIRED_ID: i16 = 4;
+pub(super) const FIRST_VERSION_WITH_REQUIRED_ID: i16 = 4;
 /// From here on a returning static leader can be told to leave the assignment as it is.
 const FIRST_VERSION_THAT_SKIPS_ASSIGNMENT: i16 = 9;
 /// More of a client's id than this would not fit the member id made of it.

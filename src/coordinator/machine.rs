@@ -1,11 +1,14 @@
 //! The coordinator itself: finds the partition and the group of a request, keeps the appends in order and
 //! applies them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use kafka_protocol::protocol::StrBytes;
 
+use super::consumer::Topics;
+use super::gate::Waiting;
 use super::group::Group;
 use super::interface::{Client, Content, Effect, KeyValue, ReplyToken, Request, Response, Ticket};
 use super::partition::{Partition, Pending, tombstones};
@@ -16,10 +19,14 @@ use crate::base::clock::{Monotonic, Now};
 use crate::base::random::Random;
 use crate::base::{Counter, PartitionIndex, ProducerId, TopicName};
 use crate::config::GroupSettings;
+use crate::metadata::Image;
 use crate::wire::ErrorCode;
 
 /// Above this a write is appended in parts: well below the smallest batch limit in use.
 const APPEND_BYTES_MAX: usize = 512 << 10;
+
+/// How long a timer is put off whose group is being written.
+const TIMER_RETRY: Duration = Duration::from_millis(20);
 
 /// All groups and offsets of the partitions of `__consumer_offsets` that this node leads.
 pub struct Coordinator {
@@ -30,6 +37,9 @@ pub struct Coordinator {
     tickets: HashMap<Ticket, PartitionIndex>,
     next_ticket: u64,
     timers: Timers,
+    topics: Topics,
+    /// Groups whose writes are done while requests wait for that.
+    ready: VecDeque<(PartitionIndex, StrBytes)>,
     random: Random,
     effects: Vec<Effect>,
     /// Requests refused because too many appends of their partition were under way.
@@ -48,6 +58,8 @@ impl Coordinator {
             tickets: HashMap::new(),
             next_ticket: 0,
             timers,
+            topics: Topics::default(),
+            ready: VecDeque::new(),
             random,
             effects: Vec::new(),
             refused_pending: Counter::default(),
@@ -113,12 +125,16 @@ impl Coordinator {
                 writes.extend(group.prepare_rebalance("more members than group.max.size", &mut turn));
             }
         }
-        let (groups, skipped) = (partition.groups.len(), partition.skipped);
+        for group in partition.consumers.values_mut() {
+            group.start_timers(&mut turn);
+        }
+        let (groups, skipped) = (partition.groups.len() + partition.consumers.len(), partition.skipped);
         tracing::debug!(partition = %index, groups, skipped, "loaded a partition of __consumer_offsets");
         for topic in std::mem::take(&mut partition.deleted_topics) {
             writes.push(Write::state(tombstones(partition.offsets_of_topic(&topic))));
         }
         self.submit_all(index, writes, now);
+        self.resume(now);
     }
 
     /// This node leads the partition no more: all that waits is sent to look for the coordinator.
@@ -126,6 +142,13 @@ impl Coordinator {
         let Some((partition, mut turn)) = self.parts(index, now) else { return };
         for group in partition.groups.values_mut() {
             group.abandon(ErrorCode::NotCoordinator, &mut turn);
+        }
+        for group in partition.consumers.values() {
+            group.cancel_timers(&mut turn);
+        }
+        for waiting in partition.gates.drain() {
+            let Waiting { request, token, .. } = *waiting;
+            turn.reply(token, request.failed(ErrorCode::NotCoordinator));
         }
         for pending in std::mem::take(&mut partition.pending) {
             spoil(pending.write, ErrorCode::NotCoordinator, &mut turn);
@@ -151,6 +174,32 @@ impl Coordinator {
         if let Some(response) = self.serve(request, client, token, now) {
             self.effects.push(Effect::Reply { token, response });
         }
+        self.resume(now);
+    }
+
+    /// The cluster changed: to be told of each image, in order.
+    pub fn cluster_changed(&mut self, image: Arc<Image>) {
+        let names = self.topics.update(image);
+        if names.is_empty() {
+            return;
+        }
+        for group in self.partitions.values_mut().flat_map(|partition| partition.consumers.values_mut()) {
+            group.topics_changed(&names);
+        }
+    }
+
+    /// Serves who waited for writes that are done.
+    fn resume(&mut self, now: Now) {
+        while let Some((index, group)) = self.ready.pop_front() {
+            while let Some(partition) = self.partitions.get_mut(&index)
+                && let Some(waiting) = partition.gates.next(&group)
+            {
+                let Waiting { request, client, token } = *waiting;
+                if let Some(response) = self.serve_now(index, request, &client, token, now) {
+                    self.effects.push(Effect::Reply { token, response });
+                }
+            }
+        }
     }
 
     /// An append succeeded (it is committed) or failed. Appends are applied in their order, whatever order
@@ -163,6 +212,7 @@ impl Coordinator {
             pending.outcome = Some(result.map_err(append_error));
         }
         self.settle(index, now);
+        self.resume(now);
     }
 
     /// Deletes the offsets of topics that were deleted.
@@ -179,6 +229,7 @@ impl Coordinator {
                 names.flat_map(|name| tombstones(partition.offsets_of_topic(&name))).collect();
             self.submit_all(index, vec![Write::state(records)], now);
         }
+        self.resume(now);
     }
 
     /// When [`Coordinator::advance`] is to be called at the latest.
@@ -189,8 +240,19 @@ impl Coordinator {
     /// Does what is due at `now`.
     pub fn advance(&mut self, now: Now) {
         while let Some(key) = self.timers.pop_due(now.monotonic) {
+            if self.put_off(&key, now) {
+                continue;
+            }
             match &key {
                 TimerKey::Sweep => self.sweep(now),
+                TimerKey::Revoke { group, .. }
+                | TimerKey::MemberJoin { group, .. }
+                | TimerKey::MemberSync { group, .. } => {
+                    self.consumer_timer(self.partition_of(group), &key, now);
+                }
+                TimerKey::Session { group, .. } if self.is_consumer(group) => {
+                    self.consumer_timer(self.partition_of(group), &key, now);
+                }
                 TimerKey::Session { group, member } => {
                     self.with_group(group, now, |group, turn| group.session_timer_fired(member, turn));
                 }
@@ -198,6 +260,27 @@ impl Coordinator {
                 TimerKey::Sync { group } => self.with_group(group, now, Group::sync_phase_expired),
             }
         }
+        self.resume(now);
+    }
+
+    /// Puts a timer off while its group is being written: what it would do is not known until then.
+    fn put_off(&mut self, key: &TimerKey, now: Now) -> bool {
+        let Some(group) = key.group() else { return false };
+        let index = self.partition_of(group);
+        let Some(partition) = self.partitions.get(&index) else { return false };
+        let is_written = match partition.consumers.contains_key(group) {
+            true => partition.gates.is_shut(group),
+            false => partition.gates.is_exclusive(group),
+        };
+        if is_written {
+            self.timers.set(key.clone(), now.monotonic.plus(TIMER_RETRY));
+        }
+        is_written
+    }
+
+    fn is_consumer(&self, group: &StrBytes) -> bool {
+        let partition = self.partitions.get(&self.partition_of(group));
+        partition.is_some_and(|partition| partition.consumers.contains_key(group))
     }
 
     /// Takes what is to be done, in order.
@@ -215,6 +298,7 @@ impl Coordinator {
         let turn = Turn {
             settings: &self.settings,
             timers: &mut self.timers,
+            topics: &mut self.topics,
             effects: &mut self.effects,
             random: &mut self.random,
             now,
@@ -263,7 +347,7 @@ impl Coordinator {
 
     /// Puts a write in the queue and asks for its append, in parts if it is long.
     fn submit(&mut self, index: PartitionIndex, write: Write) {
-        let Write { records, replay, reply, then } = write;
+        let Write { records, replay, reply, then, gate } = write;
         let mut part = Vec::new();
         let mut encoded = Vec::new();
         let mut bytes = 0;
@@ -274,7 +358,7 @@ impl Coordinator {
             let may_part = !matches!(then, Then::InTransaction { .. });
             if may_part && bytes > 0 && bytes + size > APPEND_BYTES_MAX {
                 let records = std::mem::take(&mut part);
-                let write = Write { records, replay, reply: None, then: Then::Part };
+                let write = Write { records, replay, reply: None, then: Then::Part, gate: None };
                 self.enqueue(index, write, std::mem::take(&mut encoded));
                 bytes = 0;
             }
@@ -282,7 +366,7 @@ impl Coordinator {
             part.push(record);
             encoded.push(key_value);
         }
-        self.enqueue(index, Write { records: part, replay, reply, then }, encoded);
+        self.enqueue(index, Write { records: part, replay, reply, then, gate }, encoded);
     }
 
     fn enqueue(&mut self, index: PartitionIndex, write: Write, encoded: Vec<KeyValue>) {
@@ -305,6 +389,9 @@ impl Coordinator {
                 None
             }
         };
+        if let Some(gated) = &write.gate {
+            partition.gates.enter(gated);
+        }
         partition.pending.push_back(Pending { ticket, write, outcome, spoiled: None });
     }
 
@@ -319,7 +406,11 @@ impl Coordinator {
             else {
                 return;
             };
+            let gated = write.gate.clone().filter(|gated| partition.gates.leave(gated));
             let next = complete(partition, write, result, spoiled, &mut turn);
+            if let Some(gated) = gated {
+                self.ready.push_back((index, gated.group));
+            }
             if let Some(write) = next {
                 self.submit(index, write);
             }
@@ -339,7 +430,17 @@ fn complete(
     spoiled: Option<ErrorCode>,
     turn: &mut Turn<'_>,
 ) -> Option<Write> {
-    let Write { records, replay, reply, then } = write;
+    let Write { records, replay, reply, then, .. } = write;
+    let result = match spoiled {
+        // An earlier part of it is missing.
+        Some(error) if matches!(then, Then::Consumer(_)) => Err(error),
+        _ => result,
+    };
+    // A group that becomes one of the other protocol goes on; one that is deleted does not.
+    let farewell = match then {
+        Then::Consumer(_) => ErrorCode::RebalanceInProgress,
+        _ => ErrorCode::UnknownMemberId,
+    };
     if let (Then::InTransaction { producer, .. }, Ok(())) = (&then, result) {
         for record in records {
             partition.hold(producer.id, record);
@@ -349,7 +450,7 @@ fn complete(
     } else if replay && result.is_ok() {
         for record in records {
             if let Some(mut group) = partition.apply(record) {
-                group.abandon(ErrorCode::UnknownMemberId, turn);
+                group.abandon(farewell, turn);
             }
         }
     }
@@ -391,6 +492,7 @@ fn complete(
             let group = partition.groups.get_mut(&group)?;
             group.assigned(generation, &leader, assignments, result, turn)
         }
+        (Then::Consumer(applied), result) => applied.complete(partition, result, turn),
         (Then::Renamed(renamed), result) => {
             let group = partition.groups.get_mut(&renamed.group)?;
             group.renamed(*renamed, result, turn);

@@ -61,6 +61,24 @@ impl Member {
         }
     }
 
+    /// A member that nothing is known of but its id, and that waits for nothing.
+    pub(super) fn idle(id: StrBytes) -> Self {
+        Self {
+            id,
+            instance_id: None,
+            client_id: StrBytes::new(),
+            client_host: StrBytes::new(),
+            rebalance_timeout_ms: 0,
+            session_timeout_ms: 0,
+            protocols: Vec::new(),
+            assignment: Bytes::new(),
+            awaiting_join: None,
+            awaiting_sync: None,
+            is_new: false,
+            session_deadline: Monotonic::ZERO,
+        }
+    }
+
     pub(super) fn to_record(&self, protocol: &StrBytes, assignment: Bytes) -> MemberValue {
         MemberValue {
             id: self.id.clone(),

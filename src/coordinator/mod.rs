@@ -1,4 +1,4 @@
-//! The group coordinator: classic consumer groups and the offsets they commit, kept in the partitions of
+//! The group coordinator: consumer groups of both protocols and the offsets they commit, kept in the partitions of
 //! `__consumer_offsets` that this node leads.
 //!
 //! It lives on shard 0 as one plain struct, [`Coordinator`], and never does IO, reads a clock or waits:
@@ -8,7 +8,9 @@
 
 mod admin;
 mod codec;
+mod consumer;
 mod figures;
+mod gate;
 mod group;
 mod interface;
 mod join;
@@ -29,6 +31,7 @@ mod turn;
 #[cfg(test)]
 mod tests;
 
+pub use consumer::ConsumerRecord;
 pub use figures::{Committed, Told};
 pub use interface::{Client, Content, Effect, KeyValue, ReplyToken, Request, Response, Ticket};
 pub use machine::Coordinator;

@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use kafka_protocol::protocol::StrBytes;
 
+use super::consumer::{ConsumerGroup, ConsumerRecord};
+use super::gate::Gates;
 use super::group::Group;
 use super::interface::Ticket;
 use super::offsets::Offsets;
@@ -18,7 +20,10 @@ use crate::wire::ErrorCode;
 pub(super) struct Partition {
     /// Its log is being read; requests are put off.
     pub(super) is_loading: bool,
+    /// Classic groups; an id is in one of the two maps.
     pub(super) groups: BTreeMap<StrBytes, Group>,
+    pub(super) consumers: BTreeMap<StrBytes, ConsumerGroup>,
+    pub(super) gates: Gates,
     pub(super) offsets: Offsets,
     pub(super) open: OpenOffsets,
     /// In append order, which is the order they are applied in.
@@ -42,6 +47,8 @@ impl Partition {
         Self {
             is_loading: true,
             groups: BTreeMap::new(),
+            consumers: BTreeMap::new(),
+            gates: Gates::default(),
             offsets: Offsets::default(),
             open: OpenOffsets::default(),
             pending: VecDeque::new(),
@@ -53,7 +60,9 @@ impl Partition {
     /// Applies one record of the log.
     pub(super) fn replay(&mut self, key: &[u8], value: Option<&[u8]>) {
         match Record::decode(key, value) {
-            Ok(record) => self.apply_loaded(record),
+            Ok(record) => {
+                self.apply(record);
+            }
             Err(error) => {
                 self.skipped += 1;
                 match error {
@@ -77,18 +86,7 @@ impl Partition {
         }
     }
 
-    fn apply_loaded(&mut self, record: Record) {
-        match record {
-            Record::Group { group, value: Some(value) } => {
-                self.groups.insert(group.clone(), Group::from_record(group, value));
-            }
-            other => {
-                self.apply(other);
-            }
-        }
-    }
-
-    /// Applies a record that is state. Returns the group whose tombstone it was.
+    /// Applies a record that is state. Returns the classic group that ends with it.
     pub(super) fn apply(&mut self, record: Record) -> Option<Group> {
         match record {
             Record::Offset { key, value } => {
@@ -103,15 +101,18 @@ impl Partition {
                 None
             }
             Record::Group { group, value: None } => self.groups.remove(&group),
-            Record::Group { value: Some(_), .. } => {
-                unreachable!("the record of a living group is not replayed")
+            // The record of a living group is read back only: its state runs ahead of it.
+            Record::Group { group, value: Some(value) } => {
+                self.consumers.remove(&group);
+                self.groups.insert(group.clone(), Group::from_record(group, value))
             }
+            Record::Consumer(record) => self.apply_consumer(record),
         }
     }
 
     /// A consumer that assigns its partitions itself: its commit makes its group.
     fn make_simple_group(&mut self, id: &StrBytes, at: Timestamp) {
-        if !self.groups.contains_key(id) {
+        if !self.groups.contains_key(id) && !self.consumers.contains_key(id) {
             self.groups.insert(id.clone(), Group::new(id.clone(), at));
         }
     }
@@ -130,6 +131,27 @@ impl Partition {
         for (key, value) in self.open.end(producer, commit) {
             self.offsets.apply(key, Some(value));
         }
+    }
+
+    fn apply_consumer(&mut self, record: ConsumerRecord) -> Option<Group> {
+        let id = record.group().clone();
+        let ends = matches!(record, ConsumerRecord::Group { value: None, .. });
+        if let Some(group) = self.consumers.get_mut(&id) {
+            group.apply(record);
+            if ends {
+                self.consumers.remove(&id);
+            }
+            return None;
+        }
+        if record.is_tombstone() {
+            return None;
+        }
+        // A classic group of the name was only one that keeps offsets, or it was taken over.
+        let classic = self.groups.remove(&id);
+        let mut group = ConsumerGroup::new(id.clone());
+        group.apply(record);
+        self.consumers.insert(id, group);
+        classic
     }
 
     /// Offsets of appends that are under way: a deletion has to cover them too.
@@ -158,24 +180,26 @@ impl Partition {
         self.offsets.of_topic(topic).chain(pending).chain(open).collect()
     }
 
-    /// Tombstones for the offsets of `group` that expired, and whether nothing is left of them.
+    /// Tombstones for the offsets of a group that expired, and whether nothing is left of them. `retention_starts`
+    /// says from when the retention of an offset counts; `None` keeps it.
     pub(super) fn expired_offset_tombstones(
         &self,
-        group: &Group,
+        group: &StrBytes,
+        is_subscribed: impl Fn(&StrBytes) -> bool,
+        retention_starts: impl Fn(Timestamp) -> Option<Timestamp>,
         retention_ms: i64,
         now: Timestamp,
     ) -> (Vec<Record>, bool) {
-        let mut all_expired = !self.has_pending_offsets(&group.id);
+        let mut all_expired = !self.has_pending_offsets(group);
         let mut expired = Vec::new();
-        for (key, value) in self.offsets.of_group(&group.id) {
-            let is_expired =
-                match (group.is_subscribed(&key.topic), group.retention_starts(value.committed_at)) {
-                    (false, Some(start)) => match value.expires_at {
-                        Some(expires_at) => now >= expires_at,
-                        None => now.0.saturating_sub(start.0) >= retention_ms,
-                    },
-                    _ => false,
-                };
+        for (key, value) in self.offsets.of_group(group) {
+            let is_expired = match (is_subscribed(&key.topic), retention_starts(value.committed_at)) {
+                (false, Some(start)) => match value.expires_at {
+                    Some(expires_at) => now >= expires_at,
+                    None => now.0.saturating_sub(start.0) >= retention_ms,
+                },
+                _ => false,
+            };
             let is_open = self.open.contains(&key.group, &key.topic, key.partition);
             if is_expired && !is_open && !self.pending_offsets().any(|pending| *pending == key) {
                 expired.push(key);

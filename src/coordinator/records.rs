@@ -5,6 +5,7 @@ use bytes::Bytes;
 use kafka_protocol::protocol::StrBytes;
 
 use super::codec::{Malformed, Reader, Writer};
+use super::consumer::ConsumerRecord;
 use super::interface::KeyValue;
 use crate::base::clock::Timestamp;
 use crate::base::{LeaderEpoch, Offset, PartitionIndex, TopicId};
@@ -21,11 +22,12 @@ const GROUP_VALUE_VERSION: i16 = 3;
 const VALUE_VERSION_MAX: i16 = 4;
 const FIRST_FLEXIBLE_VERSION: i16 = 4;
 
-/// A record that the classic coordinator understands.
+/// A record that the coordinator understands.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Record {
     Offset { key: OffsetKey, value: Option<OffsetValue> },
     Group { group: StrBytes, value: Option<GroupValue> },
+    Consumer(ConsumerRecord),
 }
 
 /// Whose offset it is (`OffsetCommitKey`).
@@ -77,8 +79,8 @@ pub struct MemberValue {
 /// Why a record was not read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RecordError {
-    /// Of a newer group protocol, a share group, or of a later Kafka: skipped.
-    #[error("key version {0} is not a classic group's")]
+    /// Of a share or streams group, or of a later Kafka: skipped.
+    #[error("key version {0} is not a consumer group's")]
     UnknownKey(i16),
     #[error("value version {value} under key version {key} is not known")]
     UnknownValue { key: i16, value: i16 },
@@ -97,6 +99,7 @@ impl Record {
                 key.string(group);
                 KeyValue { key: key.finish(), value: value.as_ref().map(encode_group_value) }
             }
+            Record::Consumer(record) => record.encode(),
         }
     }
 
@@ -118,7 +121,7 @@ impl Record {
                 let value = value.map(|value| decode_group_value(key_version, value)).transpose()?;
                 Ok(Record::Group { group, value })
             }
-            _ => Err(RecordError::UnknownKey(key_version)),
+            _ => ConsumerRecord::decode(key_version, &mut key_reader, value).map(Record::Consumer),
         }
     }
 
@@ -127,6 +130,7 @@ impl Record {
         match self {
             Record::Offset { key, .. } => &key.group,
             Record::Group { group, .. } => group,
+            Record::Consumer(record) => record.group(),
         }
     }
 }
@@ -396,7 +400,7 @@ mod tests {
 
     #[test]
     fn records_of_other_group_kinds_and_of_later_versions_are_named() {
-        assert_eq!(Record::decode(&[0, 3, 0, 0], None), Err(RecordError::UnknownKey(3)));
+        assert_eq!(Record::decode(&[0, 9, 0, 0], None), Err(RecordError::UnknownKey(9)));
         assert_eq!(Record::decode(&[0xff, 0xff], None), Err(RecordError::UnknownKey(-1)));
         let result = Record::decode(&unhex(GROUP_KEY), Some(&[0, 5]));
         assert_eq!(result, Err(RecordError::UnknownValue { key: 2, value: 5 }));

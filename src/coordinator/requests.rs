@@ -9,6 +9,7 @@ use kafka_protocol::messages::{
 
 use super::admin;
 use super::codec::STRING_BYTES_MAX;
+use super::gate::Waiting;
 use super::group::{Group, State};
 use super::interface::{Client, ReplyToken, Request, Response, join_error};
 use super::join::Refused;
@@ -21,6 +22,7 @@ use super::transactions::Marker;
 use super::turn::{Then, Turn, Write};
 use crate::base::PartitionIndex;
 use crate::base::clock::Now;
+use crate::config::Assignor;
 use crate::wire::ErrorCode;
 
 /// Appends of one partition that may be under way; what would add to them is refused.
@@ -45,7 +47,7 @@ impl Coordinator {
             return Some(refuse(&request, error));
         }
         let index = self.partition_of(request.group_id().map_or("", |id| id.as_str()));
-        let Some((partition, _)) = self.parts(index, now) else {
+        let Some(partition) = self.partitions.get_mut(&index) else {
             return Some(request.failed(ErrorCode::NotCoordinator));
         };
         if partition.is_loading {
@@ -59,6 +61,26 @@ impl Coordinator {
             self.refused_pending.increment();
             return Some(request.failed(ErrorCode::CoordinatorNotAvailable));
         }
+        if partition.has_to_wait(&request)
+            && let Some(id) = request.group_id().cloned()
+        {
+            let waiting = Waiting { request, client: client.clone(), token };
+            let Err(refused) = partition.gates.wait(&id, waiting) else { return None };
+            self.refused_pending.increment();
+            return Some(refused.request.failed(ErrorCode::CoordinatorNotAvailable));
+        }
+        self.serve_now(index, request, client, token, now)
+    }
+
+    /// Serves a request whose group is not being written.
+    pub(super) fn serve_now(
+        &mut self,
+        index: PartitionIndex,
+        request: Request,
+        client: &Client,
+        token: ReplyToken,
+        now: Now,
+    ) -> Option<Response> {
         match request {
             Request::Join(request) => self.join(index, request, client, token, now),
             Request::Sync(request) => self.sync(index, request, token, now),
@@ -84,8 +106,20 @@ impl Coordinator {
                     Err(error) => Some(Response::Delete(Some(error))),
                 }
             }
+            Request::ConsumerHeartbeat(request) => {
+                self.consumer_heartbeat(index, request, client, token, now)
+            }
+            Request::DescribeConsumer(id) => {
+                let default = self.default_assignor();
+                let (partition, turn) = self.parts(index, now)?;
+                Some(Response::DescribeConsumer(partition.describe_consumer(&id, default, &turn)))
+            }
             Request::List(_) | Request::EndTransaction { .. } => unreachable!("it was answered above"),
         }
+    }
+
+    fn default_assignor(&self) -> Assignor {
+        self.settings.consumer.assignors.first().copied().unwrap_or(Assignor::Uniform)
     }
 
     /// What is wrong with a request whatever state its group is in.
@@ -115,6 +149,33 @@ impl Coordinator {
         texts.any(|text| text.len() > STRING_BYTES_MAX).then_some(ErrorCode::InvalidRequest)
     }
 
+    /// JoinGroup to a consumer group that all have left: it is ended, then the member makes a classic one.
+    fn join_in_place_of_consumer(
+        &mut self,
+        index: PartitionIndex,
+        request: JoinGroupRequest,
+        client: &Client,
+        token: ReplyToken,
+        now: Now,
+    ) -> Option<Response> {
+        let (partition, _) = self.parts(index, now)?;
+        if !request.member_id.is_empty() {
+            return Some(Response::Join(join_error(request.member_id, ErrorCode::UnknownMemberId)));
+        }
+        let id = copy_text(&request.group_id.0);
+        let write = match partition.delete_consumer(&id, Vec::new()) {
+            Ok(write) => write,
+            Err(error) => return Some(Response::Join(join_error(request.member_id, error))),
+        };
+        let waiting = Waiting { request: Request::Join(request), client: client.clone(), token };
+        if let Err(refused) = partition.gates.wait(&id, waiting) {
+            self.refused_pending.increment();
+            return Some(refused.request.failed(ErrorCode::CoordinatorNotAvailable));
+        }
+        self.submit_all(index, [write], now);
+        None
+    }
+
     /// JoinGroup, which may make the group. A new group is written at once, so that it is there after a
     /// restart even while its first generation is still gathering.
     fn join(
@@ -126,6 +187,12 @@ impl Coordinator {
         now: Now,
     ) -> Option<Response> {
         let (partition, mut turn) = self.parts(index, now)?;
+        if let Some(group) = partition.consumers.get(&request.group_id.0) {
+            if !group.is_empty() {
+                return self.join_consumer(index, request, client, token, now);
+            }
+            return self.join_in_place_of_consumer(index, request, client, token, now);
+        }
         let write = if let Some(group) = partition.groups.get_mut(&request.group_id.0) {
             group.join(request, client, token, &mut turn).unwrap_or(None)
         } else if request.member_id.is_empty() {
@@ -154,6 +221,9 @@ impl Coordinator {
         now: Now,
     ) -> Option<Response> {
         let (partition, mut turn) = self.parts(index, now)?;
+        if let Some(response) = partition.sync_consumer(&request, &mut turn) {
+            return Some(response);
+        }
         let Some(group) = partition.groups.get_mut(&request.group_id.0) else {
             return Some(Request::Sync(request).failed(ErrorCode::UnknownMemberId));
         };
@@ -164,6 +234,9 @@ impl Coordinator {
 
     fn heartbeat(&mut self, index: PartitionIndex, request: &HeartbeatRequest, now: Now) -> Option<Response> {
         let (partition, mut turn) = self.parts(index, now)?;
+        if let Some(response) = partition.heartbeat_consumer(request, &mut turn) {
+            return Some(response);
+        }
         let result = match partition.groups.get_mut(&request.group_id.0) {
             Some(group) => group.heartbeat(request, &mut turn),
             None => Err(ErrorCode::UnknownMemberId),
@@ -180,6 +253,9 @@ impl Coordinator {
         now: Now,
     ) -> Option<Response> {
         let (partition, mut turn) = self.parts(index, now)?;
+        if partition.consumers.contains_key(&request.group_id.0) {
+            return self.leave_consumer(index, &request, token, now);
+        }
         let Some(group) = partition.groups.get_mut(&request.group_id.0) else {
             return Some(Request::Leave(request).failed(ErrorCode::UnknownMemberId));
         };
@@ -224,7 +300,7 @@ impl Coordinator {
         if records.is_empty() {
             return Some(Response::Commit(response));
         }
-        let write = Write { records, replay: false, reply: None, then };
+        let write = Write { records, replay: false, reply: None, then, gate: None };
         self.submit_with_reply(index, write, token, Response::Commit(response), now)
     }
 
@@ -243,7 +319,7 @@ impl Coordinator {
             return Some(Response::EndTransaction(Err(ErrorCode::CoordinatorLoadInProgress)));
         }
         let then = Then::EndTransaction(marker);
-        let write = Write { records: Vec::new(), replay: false, reply: None, then };
+        let write = Write { records: Vec::new(), replay: false, reply: None, then, gate: None };
         self.submit_with_reply(index, write, token, Response::EndTransaction(Ok(())), now)
     }
 
@@ -256,9 +332,17 @@ impl Coordinator {
         now: Now,
     ) -> Option<Response> {
         let (partition, _) = self.parts(index, now)?;
+        if let Some(Err(error)) = partition.consumers.get(&group.group_id.0).map(|it| it.check_fetch(&group))
+        {
+            return Some(Request::FetchOffsets { group, require_stable }.failed(error));
+        }
         if require_stable && !partition.pending.is_empty() {
             let then = Then::Fetch { token, group };
-            self.submit_all(index, [Write { records: Vec::new(), replay: false, reply: None, then }], now);
+            self.submit_all(
+                index,
+                [Write { records: Vec::new(), replay: false, reply: None, then, gate: None }],
+                now,
+            );
             return None;
         }
         Some(Response::FetchOffsets(match require_stable {
@@ -288,9 +372,12 @@ impl Coordinator {
             let code = ErrorCode::CoordinatorLoadInProgress.code();
             return ListGroupsResponse::default().with_error_code(code);
         }
-        let groups = self.partitions.values().flat_map(|partition| partition.groups.values());
-        let asked_for = groups.filter(|group| admin::is_asked_for(request, group));
-        ListGroupsResponse::default().with_groups(asked_for.map(admin::list).collect())
+        let partitions = self.partitions.values();
+        let classic = partitions.clone().flat_map(|partition| partition.groups.values().map(admin::list));
+        let consumers =
+            partitions.flat_map(|partition| partition.consumers.values().map(admin::list_consumer));
+        let asked_for = classic.chain(consumers).filter(|group| admin::is_asked_for(request, group));
+        ListGroupsResponse::default().with_groups(asked_for.collect())
     }
 
     /// Answers at once when nothing is to be written.
@@ -340,6 +427,7 @@ fn may_append(request: &Request) -> bool {
             | Request::CommitInTransaction { .. }
             | Request::DeleteOffsets(_)
             | Request::Delete(_)
+            | Request::ConsumerHeartbeat(_)
     )
 }
 
@@ -349,11 +437,33 @@ fn check_commit_in_transaction(
     request: &OffsetCommitRequest,
 ) -> Result<(), ErrorCode> {
     let generation = request.generation_id_or_member_epoch;
+    if let Some(group) = partition.consumers.get(&request.group_id.0) {
+        return group.check_commit_in_transaction(request);
+    }
     let Some(group) = partition.groups.get(&request.group_id.0) else {
         return if generation < 0 { Ok(()) } else { Err(ErrorCode::IllegalGeneration) };
     };
     let (member, instance) = (&request.member_id, request.group_instance_id.as_ref());
     group.check_commit_in_transaction(member, instance, generation)
+}
+
+impl Partition {
+    /// Whether a request has to wait until its group is written.
+    fn has_to_wait(&self, request: &Request) -> bool {
+        let (asks_classic, asks_consumer) = match request {
+            Request::ConsumerHeartbeat(_) => (true, true),
+            Request::Join(_) | Request::Sync(_) | Request::Heartbeat(_) | Request::Leave(_) => (false, true),
+            Request::Delete(_) => (false, true),
+            _ => return false,
+        };
+        let Some(id) = request.group_id() else { return false };
+        let waits_for_any = if self.consumers.contains_key(id) { asks_consumer } else { asks_classic };
+        self.gates.has_queue(id)
+            || match waits_for_any {
+                true => self.gates.is_shut(id),
+                false => self.gates.is_exclusive(id),
+            }
+    }
 }
 
 /// Who may commit; a commit is also a sign of life.
@@ -366,6 +476,9 @@ fn check_commit(
     /// From here on a group that is not there has an error of its own.
     const FIRST_VERSION_WITH_NOT_FOUND: i16 = 9;
     let generation = request.generation_id_or_member_epoch;
+    if let Some(group) = partition.consumers.get(&request.group_id.0) {
+        return group.check_commit(request, client.api_version);
+    }
     let Some(group) = partition.groups.get_mut(&request.group_id.0) else {
         return match generation {
             // A consumer that assigns its partitions itself: the record makes its group.

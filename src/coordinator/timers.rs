@@ -16,8 +16,28 @@ pub(super) enum TimerKey {
     Join { group: StrBytes },
     /// The end of the sync phase.
     Sync { group: StrBytes },
+    /// The time that a member of a consumer group has to give partitions back.
+    Revoke { group: StrBytes, member: StrBytes },
+    /// The time that a member of the classic protocol in a consumer group has to join again.
+    MemberJoin { group: StrBytes, member: StrBytes },
+    /// The time that it has for SyncGroup after that.
+    MemberSync { group: StrBytes, member: StrBytes },
     /// The next look for expired offsets.
     Sweep,
+}
+
+impl TimerKey {
+    pub(super) fn group(&self) -> Option<&StrBytes> {
+        match self {
+            TimerKey::Session { group, .. }
+            | TimerKey::Join { group }
+            | TimerKey::Sync { group }
+            | TimerKey::Revoke { group, .. }
+            | TimerKey::MemberJoin { group, .. }
+            | TimerKey::MemberSync { group, .. } => Some(group),
+            TimerKey::Sweep => None,
+        }
+    }
 }
 
 pub(super) struct Timers {

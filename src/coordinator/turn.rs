@@ -8,6 +8,8 @@ use kafka_protocol::messages::offset_fetch_request::OffsetFetchRequestGroup;
 use kafka_protocol::messages::{JoinGroupResponse, SyncGroupResponse};
 use kafka_protocol::protocol::StrBytes;
 
+use super::consumer::{Applied, Topics};
+use super::gate::Gated;
 use super::interface::{Effect, ReplyToken, Response};
 use super::member::Protocol;
 use super::records::Record;
@@ -15,13 +17,14 @@ use super::timers::{TimerKey, Timers};
 use super::transactions::{Marker, Producer};
 use crate::base::clock::{Monotonic, Now};
 use crate::base::random::Random;
-use crate::config::GroupSettings;
+use crate::config::{ConsumerGroupTimes, GroupSettings};
 use crate::log::Claim;
 use crate::wire::ErrorCode;
 
 pub(super) struct Turn<'a> {
     pub(super) settings: &'a GroupSettings,
     pub(super) timers: &'a mut Timers,
+    pub(super) topics: &'a mut Topics,
     pub(super) effects: &'a mut Vec<Effect>,
     pub(super) random: &'a mut Random,
     pub(super) now: Now,
@@ -48,6 +51,11 @@ impl Turn<'_> {
         Duration::from_millis(self.settings.initial_rebalance_delay_ms.max(0) as u64)
     }
 
+    /// The times of a consumer group.
+    pub(super) fn consumer_times(&self, _group: &StrBytes) -> ConsumerGroupTimes {
+        self.settings.consumer.times
+    }
+
     /// Arms a timer. It never fires in the call that arms it, whatever time-out a client asked for.
     pub(super) fn set_timer(&mut self, key: TimerKey, delay: Duration) {
         let deadline = self.after(delay.max(Duration::from_millis(1)));
@@ -71,6 +79,8 @@ pub(super) struct Write {
     /// Sent as it is on success, as its error form on failure.
     pub(super) reply: Option<(ReplyToken, Response)>,
     pub(super) then: Then,
+    /// Whose group it is, if others have to wait for it or it for them.
+    pub(super) gate: Option<Gated>,
 }
 
 #[derive(Debug)]
@@ -93,6 +103,8 @@ pub(super) enum Then {
         leader: StrBytes,
         assignments: HashMap<StrBytes, Bytes>,
     },
+    /// A consumer group changed.
+    Consumer(Box<Applied>),
     /// A static member came back under a new id without a rebalance.
     Renamed(Box<Renamed>),
     /// The records are offsets of a transaction: they are held until it ends.
@@ -127,12 +139,13 @@ pub(super) struct Renamed {
 impl Write {
     /// The record of a living group.
     pub(super) fn group(record: Record, then: Then) -> Self {
-        Self { records: vec![record], replay: false, reply: None, then }
+        let gate = Some(Gated { group: record.group().clone(), is_exclusive: false });
+        Self { records: vec![record], replay: false, reply: None, then, gate }
     }
 
     /// Records that are state.
     pub(super) fn state(records: Vec<Record>) -> Self {
-        Self { records, replay: true, reply: None, then: Then::Nothing }
+        Self { records, replay: true, reply: None, then: Then::Nothing, gate: None }
     }
 }
 

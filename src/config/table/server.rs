@@ -2,6 +2,7 @@
 //! own.
 
 use super::p;
+use crate::config::MigrationPolicy;
 use crate::config::define::{Definition, Importance, Kind, Valid};
 use Importance::{High, Low, Medium};
 use Kind::{Boolean, Int, List, Long, Short, String};
@@ -295,7 +296,103 @@ pub(super) static SERVER: &[Definition] = &[
         Medium,
         "How long the first rebalance of an empty group waits for more members.",
     ),
-    p("group.max.size", Int, Some("2147483647"), AtLeast(1), Medium, "The most members of a group."),
+    p("group.max.size", Int, Some("2147483647"), AtLeast(1), Medium, "The most members of a classic group."),
+    p(
+        "group.consumer.max.size",
+        Int,
+        Some("2147483647"),
+        AtLeast(1),
+        Medium,
+        "The most members of a group of the new consumer protocol.",
+    ),
+    p(
+        "group.consumer.assignors",
+        List,
+        Some("uniform,range"),
+        OneOf(&["uniform", "range"]),
+        Medium,
+        "The assignors that members may ask for; the first is the default.",
+    ),
+    p(
+        "group.consumer.migration.policy",
+        String,
+        Some("bidirectional"),
+        OneOf(MigrationPolicy::NAMES),
+        Medium,
+        "Which way a group with members may change between the classic and the new consumer protocol.",
+    ),
+    p(
+        "group.consumer.session.timeout.ms",
+        Int,
+        Some("45000"),
+        AtLeast(1),
+        Medium,
+        "How long a member of a group of the new protocol may be silent.",
+    ),
+    p(
+        "group.consumer.min.session.timeout.ms",
+        Int,
+        Some("45000"),
+        AtLeast(1),
+        Medium,
+        "The least group.consumer.session.timeout.ms.",
+    ),
+    p(
+        "group.consumer.max.session.timeout.ms",
+        Int,
+        Some("60000"),
+        AtLeast(1),
+        Medium,
+        "The greatest group.consumer.session.timeout.ms.",
+    ),
+    p(
+        "group.consumer.heartbeat.interval.ms",
+        Int,
+        Some("5000"),
+        AtLeast(1),
+        Medium,
+        "How often members of groups of the new protocol are told to send heartbeats.",
+    ),
+    p(
+        "group.consumer.min.heartbeat.interval.ms",
+        Int,
+        Some("5000"),
+        AtLeast(1),
+        Medium,
+        "The least group.consumer.heartbeat.interval.ms.",
+    ),
+    p(
+        "group.consumer.max.heartbeat.interval.ms",
+        Int,
+        Some("15000"),
+        AtLeast(1),
+        Medium,
+        "The greatest group.consumer.heartbeat.interval.ms.",
+    ),
+    p(
+        "group.consumer.assignment.interval.ms",
+        Int,
+        Some("1000"),
+        AtLeast(0),
+        Medium,
+        "The least time between two target assignments of a group of the new protocol.",
+    ),
+    p(
+        "group.consumer.min.assignment.interval.ms",
+        Int,
+        Some("0"),
+        AtLeast(0),
+        Medium,
+        "The least group.consumer.assignment.interval.ms.",
+    ),
+    p(
+        "group.consumer.max.assignment.interval.ms",
+        Int,
+        Some("15000"),
+        AtLeast(0),
+        Medium,
+        "The greatest group.consumer.assignment.interval.ms.",
+    ),
     p(
         "offset.metadata.max.bytes",
         Int,

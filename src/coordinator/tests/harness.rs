@@ -1,6 +1,7 @@
 //! A coordinator, its log in memory, a clock that the test moves, and short forms of the requests.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,10 +21,11 @@ use kafka_protocol::protocol::StrBytes;
 use crate::base::PartitionIndex;
 use crate::base::clock::{Monotonic, Now, Timestamp};
 use crate::base::random::Random;
-use crate::config::GroupSettings;
+use crate::config::{Assignor, ConsumerGroupSettings, ConsumerGroupTimes, GroupSettings, MigrationPolicy};
 use crate::coordinator::{
     Client, Content, Coordinator, Effect, KeyValue, ReplyToken, Request, Response, Ticket,
 };
+use crate::metadata::Image;
 use crate::wire::ErrorCode;
 
 pub(super) const GROUP: &str = "g";
@@ -50,6 +52,16 @@ pub(super) fn settings() -> GroupSettings {
         offsets_topic_partitions: 4,
         offsets_topic_replication_factor: 1,
         offsets_topic_segment_bytes: 100 << 20,
+        consumer: ConsumerGroupSettings {
+            members_max: i32::MAX,
+            assignors: vec![Assignor::Uniform, Assignor::Range],
+            migration_policy: MigrationPolicy::Bidirectional,
+            times: ConsumerGroupTimes {
+                session_timeout_ms: 45_000,
+                heartbeat_interval_ms: 5_000,
+                assignment_interval_ms: 0,
+            },
+        },
     }
 }
 
@@ -63,6 +75,8 @@ pub(super) struct Harness {
     /// Appends are answered at once unless a test holds them.
     pub(super) holds_appends: bool,
     pub(super) held: VecDeque<(PartitionIndex, Content, Ticket)>,
+    /// The cluster as the coordinator was told of it last.
+    pub(super) image: Arc<Image>,
     pub(super) logs: BTreeMap<PartitionIndex, Vec<Content>>,
     seed: u64,
 }
@@ -89,6 +103,7 @@ impl Harness {
             replies: HashMap::new(),
             holds_appends: false,
             held: VecDeque::new(),
+            image: Arc::default(),
             logs: BTreeMap::new(),
             seed,
         };
@@ -101,6 +116,11 @@ impl Harness {
             monotonic: Monotonic::from_millis(self.now_ms),
             wall: Timestamp(WALL_START_MS + self.now_ms as i64),
         }
+    }
+
+    pub(super) fn cluster(&mut self, image: Arc<Image>) {
+        self.image = image.clone();
+        self.coordinator.cluster_changed(image);
     }
 
     fn load_all(&mut self) {
@@ -146,6 +166,7 @@ impl Harness {
         let partitions = self.settings.offsets_topic_partitions;
         let random = Random::seeded(self.seed);
         self.coordinator = Coordinator::new(self.settings.clone(), partitions, random, self.now());
+        self.coordinator.cluster_changed(self.image.clone());
         self.load_all();
     }
 

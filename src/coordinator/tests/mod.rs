@@ -1,5 +1,8 @@
 //! Tests of the whole coordinator through its interface, over a log in memory.
 
+mod consumer_migration;
+mod consumer_simulation;
+mod consumers;
 mod harness;
 mod offsets;
 mod ownership;

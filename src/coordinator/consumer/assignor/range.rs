@@ -1,0 +1,29 @@
+//! `range`: each topic's partitions are cut into one run for each of its readers, in the order of the members. When
+//! all read the same topics of the same size, a member gets the same numbers of each, which joins of topics need.
+
+use super::{Candidate, PartitionCounts, subscribers};
+use crate::base::PartitionIndex;
+use crate::coordinator::consumer::member::Partitions;
+
+pub(super) fn assign(candidates: &[Candidate<'_>], counts: &PartitionCounts) -> Vec<Partitions> {
+    let mut targets = vec![Partitions::new(); candidates.len()];
+    for (topic, mut readers) in subscribers(candidates) {
+        // Static members first, by what stays with them; the others by the id they have for now.
+        readers.sort_by_key(|at| {
+            let candidate = &candidates[*at];
+            (candidate.instance_id.is_none(), candidate.instance_id, candidate.id)
+        });
+        let count = counts.get(&topic).copied().unwrap_or(0);
+        let readers_count = i32::try_from(readers.len()).unwrap_or(i32::MAX);
+        let (share, longer) = (count / readers_count, count % readers_count);
+        let mut next = 0;
+        for (place, at) in (0..).zip(readers) {
+            let end = next + share + i32::from(place < longer);
+            if next < end {
+                targets[at].insert(topic, (next..end).map(PartitionIndex).collect());
+            }
+            next = end;
+        }
+    }
+    targets
+}
