@@ -91,6 +91,8 @@ pub fn decode(api: &Api, version: i16, body: &Bytes) {
         ApiKey::SyncGroup => guarded!(messages::SyncGroupRequest),
         ApiKey::DescribeGroups => guarded!(messages::DescribeGroupsRequest),
         ApiKey::ListGroups => guarded!(messages::ListGroupsRequest),
+        ApiKey::ConsumerGroupHeartbeat => guarded!(messages::ConsumerGroupHeartbeatRequest),
+        ApiKey::ConsumerGroupDescribe => guarded!(messages::ConsumerGroupDescribeRequest),
         ApiKey::ApiVersions => guarded!(messages::ApiVersionsRequest),
         ApiKey::CreateTopics => guarded!(messages::CreateTopicsRequest),
         ApiKey::DeleteTopics => guarded!(messages::DeleteTopicsRequest),

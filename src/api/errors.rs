@@ -2,10 +2,11 @@
 //! `AbstractResponse.errorCounts` is the same, but for NONE, which is not counted here.
 
 use kafka_protocol::messages::{
-    AlterConfigsResponse, AlterReplicaLogDirsResponse, ApiVersionsResponse, CreatePartitionsResponse,
-    CreateTopicsResponse, DeleteGroupsResponse, DeleteRecordsResponse, DeleteTopicsResponse,
-    DescribeClusterResponse, DescribeConfigsResponse, DescribeGroupsResponse, DescribeLogDirsResponse,
-    DescribeProducersResponse, DescribeTopicPartitionsResponse, FindCoordinatorResponse, HeartbeatResponse,
+    AlterConfigsResponse, AlterReplicaLogDirsResponse, ApiVersionsResponse, ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatResponse, CreatePartitionsResponse, CreateTopicsResponse, DeleteGroupsResponse,
+    DeleteRecordsResponse, DeleteTopicsResponse, DescribeClusterResponse, DescribeConfigsResponse,
+    DescribeGroupsResponse, DescribeLogDirsResponse, DescribeProducersResponse,
+    DescribeTopicPartitionsResponse, FindCoordinatorResponse, HeartbeatResponse,
     IncrementalAlterConfigsResponse, InitProducerIdResponse, JoinGroupResponse, LeaveGroupResponse,
     ListConfigResourcesResponse, ListGroupsResponse, ListOffsetsResponse, MetadataResponse,
     OffsetCommitResponse, OffsetDeleteResponse, OffsetFetchResponse, OffsetForLeaderEpochResponse,
@@ -44,6 +45,8 @@ error_codes! {
     AlterConfigsResponse: [responses.error_code];
     AlterReplicaLogDirsResponse: [results.partitions.error_code];
     ApiVersionsResponse: [error_code];
+    ConsumerGroupDescribeResponse: [groups.error_code];
+    ConsumerGroupHeartbeatResponse: [error_code];
     CreatePartitionsResponse: [results.error_code];
     CreateTopicsResponse: [topics.error_code];
     DeleteGroupsResponse: [results.error_code];

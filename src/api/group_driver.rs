@@ -142,6 +142,7 @@ impl Driver {
     /// topics go.
     pub fn image_changed(self: &Rc<Self>, image: &Arc<Image>) {
         let old = self.image.replace(image.clone());
+        self.drive(|coordinator, _| coordinator.cluster_changed(image.clone()));
         let coming = std::mem::take(&mut *self.coming.borrow_mut());
         for load in coming {
             self.loads.borrow_mut().push_back(load);

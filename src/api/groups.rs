@@ -1,5 +1,5 @@
-//! The classic group APIs: JoinGroup 0–9, SyncGroup 0–5, Heartbeat 0–4, LeaveGroup 0–5, DescribeGroups 0–6,
-//! ListGroups 0–5, DeleteGroups 0–2. The coordinator on shard 0 decides; here the forms of the versions are
+//! The group APIs of both protocols: JoinGroup 0–9, SyncGroup 0–5, Heartbeat 0–4, LeaveGroup 0–5, DescribeGroups 0–6,
+//! ListGroups 0–5, DeleteGroups 0–2, ConsumerGroupHeartbeat 0–1, ConsumerGroupDescribe 0–1. The coordinator on shard 0 decides; here the forms of the versions are
 //! brought to one and back.
 
 use std::collections::HashSet;
@@ -10,9 +10,11 @@ use kafka_protocol::messages::delete_groups_response::DeletableGroupResult;
 use kafka_protocol::messages::describe_groups_response::{DescribedGroup, DescribedGroupMember};
 use kafka_protocol::messages::leave_group_request::MemberIdentity;
 use kafka_protocol::messages::{
-    DeleteGroupsRequest, DeleteGroupsResponse, DescribeGroupsRequest, DescribeGroupsResponse, GroupId,
-    HeartbeatRequest, HeartbeatResponse, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest,
-    LeaveGroupResponse, ListGroupsRequest, ListGroupsResponse, SyncGroupRequest, SyncGroupResponse,
+    ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse, ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse, DeleteGroupsRequest, DeleteGroupsResponse, DescribeGroupsRequest,
+    DescribeGroupsResponse, GroupId, HeartbeatRequest, HeartbeatResponse, JoinGroupRequest,
+    JoinGroupResponse, LeaveGroupRequest, LeaveGroupResponse, ListGroupsRequest, ListGroupsResponse,
+    SyncGroupRequest, SyncGroupResponse,
 };
 use kafka_protocol::protocol::StrBytes;
 
@@ -168,6 +170,45 @@ fn fit_description(operations: i32, group: DescribedGroup) -> DescribedGroup {
     }
 }
 
+pub async fn consumer_heartbeat(
+    client: &Client,
+    header: &RequestHeader,
+    request: ConsumerGroupHeartbeatRequest,
+) -> ConsumerGroupHeartbeatResponse {
+    match ask(client, header, Request::ConsumerHeartbeat(request)).await {
+        Response::ConsumerHeartbeat(response) => response,
+        other => mismatch(&other),
+    }
+}
+
+pub async fn describe_consumers(
+    client: &Client,
+    header: &RequestHeader,
+    request: ConsumerGroupDescribeRequest,
+) -> ConsumerGroupDescribeResponse {
+    let operations = if request.include_authorized_operations { GROUP_OPERATIONS } else { i32::MIN };
+    let groups = for_each(request.group_ids, |id| async move {
+        match ask(client, header, Request::DescribeConsumer(id)).await {
+            Response::DescribeConsumer(group) if group.error_code == 0 => {
+                group.with_authorized_operations(operations)
+            }
+            Response::DescribeConsumer(group) => group,
+            other => mismatch(&other),
+        }
+    });
+    fit_described(header.version, ConsumerGroupDescribeResponse::default().with_groups(groups.await))
+}
+
+/// Version 0 has no place for what protocol a member uses.
+fn fit_described(version: i16, mut response: ConsumerGroupDescribeResponse) -> ConsumerGroupDescribeResponse {
+    const UNKNOWN_MEMBER_TYPE: i8 = -1;
+    if version == 0 {
+        let members = response.groups.iter_mut().flat_map(|group| &mut group.members);
+        members.for_each(|member| member.member_type = UNKNOWN_MEMBER_TYPE);
+    }
+    response
+}
+
 pub async fn list(client: &Client, header: &RequestHeader, request: ListGroupsRequest) -> ListGroupsResponse {
     match ask(client, header, Request::List(request)).await {
         Response::List(response) => response,
@@ -277,6 +318,23 @@ mod tests {
         (0..=2).for_each(|version| {
             encodes(version, &DeleteGroupsResponse::default().with_results(vec![deleted.clone()]));
         });
+    }
+
+    #[test]
+    fn every_version_of_the_new_protocols_answers_can_be_encoded() {
+        use kafka_protocol::messages::consumer_group_describe_response::{DescribedGroup, Member};
+        use kafka_protocol::messages::consumer_group_heartbeat_response::Assignment;
+        let heartbeat = ConsumerGroupHeartbeatResponse::default()
+            .with_member_id(Some(text("m")))
+            .with_assignment(Some(Assignment::default()));
+        let member = Member::default().with_subscribed_topic_regex(Some(StrBytes::new())).with_member_type(1);
+        let described = DescribedGroup::default().with_members(vec![member]);
+        for version in 0..=1 {
+            encodes(version, &heartbeat);
+            encodes(version, &ConsumerGroupHeartbeatResponse::default().with_error_code(110));
+            let response = ConsumerGroupDescribeResponse::default().with_groups(vec![described.clone()]);
+            encodes(version, &fit_described(version, response));
+        }
     }
 
     #[test]

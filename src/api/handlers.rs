@@ -72,7 +72,7 @@ pub(super) fn handler(key: ApiKey) -> Option<Handler> {
             typed(client, header, body, move |request| groups::list(client, header, request))
         },
         ApiKey::ApiVersions => |client, header, body| {
-            typed(client, header, body, move |request| api_versions::handle(header.version, request))
+            typed(client, header, body, move |request| api_versions::handle(client, header.version, request))
         },
         ApiKey::CreateTopics => |client, header, body| {
             typed(client, header, body, move |request| create_topics::handle(client, header.version, request))
@@ -122,6 +122,12 @@ pub(super) fn handler(key: ApiKey) -> Option<Handler> {
         },
         ApiKey::DescribeProducers => |client, header, body| {
             typed(client, header, body, move |request| describe_producers::handle(client, request))
+        },
+        ApiKey::ConsumerGroupHeartbeat => |client, header, body| {
+            typed(client, header, body, move |request| groups::consumer_heartbeat(client, header, request))
+        },
+        ApiKey::ConsumerGroupDescribe => |client, header, body| {
+            typed(client, header, body, move |request| groups::describe_consumers(client, header, request))
         },
         ApiKey::ListConfigResources => |client, header, body| {
             typed(client, header, body, move |request| configs::handle_list(client, header.version, request))

@@ -57,6 +57,8 @@ pub const APIS: &[Api] = &[
     api(ApiKey::OffsetDelete, "OffsetDelete", 0, 0, NEVER),
     api(ApiKey::DescribeCluster, "DescribeCluster", 0, 2, 0),
     api(ApiKey::DescribeProducers, "DescribeProducers", 0, 0, 0),
+    api(ApiKey::ConsumerGroupHeartbeat, "ConsumerGroupHeartbeat", 0, 1, 0),
+    api(ApiKey::ConsumerGroupDescribe, "ConsumerGroupDescribe", 0, 1, 0),
     api(ApiKey::ListConfigResources, "ListConfigResources", 0, 1, 0),
     api(ApiKey::DescribeTopicPartitions, "DescribeTopicPartitions", 0, 0, 0),
 ];

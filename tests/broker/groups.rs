@@ -23,7 +23,7 @@ fn member(client: &Client, group: &str, more: &[(&str, &str)]) -> BaseConsumer {
     client.consumer(&settings)
 }
 
-fn fill(client: &Client, topic: &str, partitions: i32, count: usize) {
+pub fn fill(client: &Client, topic: &str, partitions: i32, count: usize) {
     client.create_topic(topic, partitions, &[]);
     let records: Vec<Send> =
         (0..count).map(|n| Send::value(n.to_string()).to(n as i32 % partitions)).collect();
@@ -47,7 +47,7 @@ fn commit(consumer: &BaseConsumer, topic: &str, partition: i32, offset: i64, met
 }
 
 /// Polls all members until they share the partitions as `wanted` counts say, each partition once.
-fn await_shares(members: &[&BaseConsumer], wanted: &[usize]) {
+pub fn await_shares(members: &[&BaseConsumer], wanted: &[usize]) {
     eventually(&format!("the members share {wanted:?}"), || {
         for member in members {
             member.poll(Duration::from_millis(20));

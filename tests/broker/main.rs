@@ -5,6 +5,7 @@ mod admin;
 mod commands;
 mod compaction;
 mod configs;
+mod consumer_groups;
 mod crash;
 mod crowd;
 mod faults;

@@ -44,7 +44,10 @@ impl ConsumerGroup {
         check_epoch(member, request).map_err(|_| ErrorCode::IllegalGeneration)
     }
 
-    pub(in crate::coordinator) fn check_fetch(&self, group: &OffsetFetchRequestGroup) -> Result<(), ErrorCode> {
+    pub(in crate::coordinator) fn check_fetch(
+        &self,
+        group: &OffsetFetchRequestGroup,
+    ) -> Result<(), ErrorCode> {
         let id: Option<&StrBytes> = group.member_id.as_ref();
         if id.is_none() && group.member_epoch < 0 {
             return Ok(());
@@ -63,9 +66,8 @@ fn check_epoch(member: &Member, request: &OffsetCommitRequest) -> Result<(), Err
         return Ok(());
     }
     // It may not have heard of its last steps: what it has had since before them it may commit (KIP-1251).
-    let has_had = |topic: TopicId, partition| {
-        member.assigned_in(topic, partition).is_some_and(|since| epoch >= since)
-    };
+    let has_had =
+        |topic: TopicId, partition| member.assigned_in(topic, partition).is_some_and(|since| epoch >= since);
     let mut named = request.topics.iter().flat_map(|topic| {
         let id = TopicId(topic.topic_id);
         topic.partitions.iter().map(move |partition| (id, PartitionIndex(partition.partition_index)))

@@ -49,6 +49,8 @@ pub fn of(key: ApiKey) -> Option<&'static [Field]> {
         ApiKey::SyncGroup => SYNC_GROUP,
         ApiKey::DescribeGroups => DESCRIBE_GROUPS,
         ApiKey::ListGroups => LIST_GROUPS,
+        ApiKey::ConsumerGroupHeartbeat => CONSUMER_GROUP_HEARTBEAT,
+        ApiKey::ConsumerGroupDescribe => CONSUMER_GROUP_DESCRIBE,
         ApiKey::ApiVersions => API_VERSIONS,
         ApiKey::CreateTopics => CREATE_TOPICS,
         ApiKey::DeleteTopics => DELETE_TOPICS,
@@ -169,6 +171,21 @@ const SYNC_GROUP: &[Field] = &[
 const DESCRIBE_GROUPS: &[Field] = &[all(STRINGS), since(3, BOOL)];
 
 const LIST_GROUPS: &[Field] = &[since(4, STRINGS), since(5, STRINGS)];
+
+const CONSUMER_GROUP_HEARTBEAT: &[Field] = &[
+    all(STRING),
+    all(STRING),
+    all(INT32),
+    all(STRING),
+    all(STRING),
+    all(INT32),
+    all(STRINGS),
+    since(1, STRING),
+    all(STRING),
+    all(Kind::Array(&[all(UUID), all(INT32S)])),
+];
+
+const CONSUMER_GROUP_DESCRIBE: &[Field] = &[all(STRINGS), all(BOOL)];
 
 const API_VERSIONS: &[Field] = &[since(3, STRING), since(3, STRING)];
 

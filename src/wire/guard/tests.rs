@@ -42,6 +42,8 @@ macro_rules! with_request {
             ApiKey::OffsetDelete => $call!(messages::OffsetDeleteRequest),
             ApiKey::DescribeCluster => $call!(messages::DescribeClusterRequest),
             ApiKey::DescribeProducers => $call!(messages::DescribeProducersRequest),
+            ApiKey::ConsumerGroupHeartbeat => $call!(messages::ConsumerGroupHeartbeatRequest),
+            ApiKey::ConsumerGroupDescribe => $call!(messages::ConsumerGroupDescribeRequest),
             ApiKey::ListConfigResources => $call!(messages::ListConfigResourcesRequest),
             ApiKey::DescribeTopicPartitions => $call!(messages::DescribeTopicPartitionsRequest),
             key => panic!("{key:?} has no request type here"),
