@@ -10,6 +10,8 @@ MIB = 1 << 20
 
 # The file pattern of the bare sink: files of 256 MiB, all but the last two unlinked at once.
 ROLLING = {"segment.bytes": str(256 * MIB), "retention.bytes": str(512 * MIB), "file.delete.delay.ms": "0"}
+# All connections stay on the first of two shards.
+CROSSING = {"kuring.shards": "2", "kuring.connection.shards": "0", "kuring.connection.moves": "false"}
 KEEPING = {"segment.bytes": str(256 * MIB), "file.delete.delay.ms": "0"}
 
 
@@ -97,10 +99,10 @@ WORKLOADS = (
              topic_of={"kafka": {"flush.messages": "1"}, "limit": {"flush.messages": "1"}}),
     Workload("1-topic-1-partition-1kb-one-shard", "on_shard",
              "Connection and partition on the same shard of two: what the next is compared with.", peers=("kuring",),
-             settings={"kuring": {"kuring.shards": "2", "kuring.connection.shards": "0"}}),
+             settings={"kuring": CROSSING}),
     Workload("1-topic-1-partition-1kb-crossing-shards", "across_shards",
              "Every batch goes from the connection's shard to the partition's.", peers=("kuring",),
-             settings={"kuring": {"kuring.shards": "2", "kuring.connection.shards": "0"}}),
+             settings={"kuring": CROSSING}),
     Workload("memory", "memory",
              "A new process: resident memory idle, then with 1,000 partitions and 1,000 connections at 20,000 records per second.",
              partitions=1000, rate=20_000, arguments=("--connections", "1000"), peers=BROKERS),

@@ -70,7 +70,7 @@ pub fn answer(frame: &[u8], store: &mut Store) -> io::Result<Vec<u8>> {
         }
         ApiKey::CreateTopics => {
             let request = CreateTopicsRequest::decode(&mut body, version).map_err(wrong)?;
-            encode(key, version, correlation, &create_topics(&request, store))
+            encode(key, version, correlation, &create_topics(&request, store)?)
         }
         ApiKey::DeleteTopics => {
             let request = DeleteTopicsRequest::decode(&mut body, version).map_err(wrong)?;
@@ -150,7 +150,7 @@ fn list_offsets(request: &ListOffsetsRequest, store: &Store) -> ListOffsetsRespo
     ListOffsetsResponse::default().with_topics(topics.collect())
 }
 
-fn create_topics(request: &CreateTopicsRequest, store: &mut Store) -> CreateTopicsResponse {
+fn create_topics(request: &CreateTopicsRequest, store: &mut Store) -> io::Result<CreateTopicsResponse> {
     let mut topics = Vec::new();
     for topic in &request.topics {
         let result = CreatableTopicResult::default().with_name(topic.name.clone());
@@ -162,10 +162,10 @@ fn create_topics(request: &CreateTopicsRequest, store: &mut Store) -> CreateTopi
             let config = topic.configs.iter().find(|config| config.name.as_str() == name)?;
             config.value.as_ref()?.parse().ok()
         };
-        let id = store.create(&topic.name, topic.num_partitions.max(1) as usize, setting);
+        let id = store.create(&topic.name, topic.num_partitions.max(1) as usize, setting)?;
         topics.push(result.with_topic_id(Uuid::from_u128(id)).with_num_partitions(topic.num_partitions));
     }
-    CreateTopicsResponse::default().with_topics(topics)
+    Ok(CreateTopicsResponse::default().with_topics(topics))
 }
 
 fn delete_topics(request: &DeleteTopicsRequest, store: &mut Store) -> DeleteTopicsResponse {

@@ -27,6 +27,8 @@ pub struct Connection {
     buffer: Vec<u8>,
     /// What of the buffer is received and not yet handled.
     filled: Range<usize>,
+    /// The last receive left no room: there is more than the buffer takes at once.
+    was_full: bool,
     /// Answers not yet sent, the file ranges between them.
     unsent: VecDeque<Part>,
     /// A Fetch that waits for something to read.
@@ -68,6 +70,7 @@ impl Connection {
             stream,
             buffer: vec![0; BUFFER_BYTES_MIN],
             filled: 0..0,
+            was_full: false,
             unsent: VecDeque::new(),
             parked: None,
             wants_writing: false,
@@ -122,6 +125,7 @@ impl Connection {
             Ok((_, 0)) => Err(io::ErrorKind::UnexpectedEof.into()),
             Ok((_, count)) => {
                 self.filled.end += count;
+                self.was_full = self.filled.end == self.buffer.len();
                 Ok(())
             }
             Err(Errno::AGAIN | Errno::INTR) => Ok(()),
@@ -142,8 +146,11 @@ impl Connection {
             self.buffer.copy_within(self.filled.clone(), 0);
             self.filled = 0..filled;
         }
-        let grows = filled * 2 > self.buffer.len() && self.buffer.len() < BUFFER_BYTES_MAX;
-        let wanted = if grows { self.buffer.len() * 4 } else { self.buffer.len() };
+        let wanted = if self.was_full && self.buffer.len() < BUFFER_BYTES_MAX {
+            self.buffer.len() * 4
+        } else {
+            self.buffer.len()
+        };
         self.buffer.resize(wanted.max(filled + missing), 0);
     }
 

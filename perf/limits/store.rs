@@ -53,7 +53,6 @@ struct TopicSettings {
 pub struct Partition {
     segments: VecDeque<Segment>,
     pub end: i64,
-    made: bool,
 }
 
 struct Segment {
@@ -100,7 +99,12 @@ impl Store {
     }
 
     /// `setting` gives the topic's settings by their Kafka names.
-    pub fn create(&mut self, name: &str, partitions: usize, setting: impl Fn(&str) -> Option<i64>) -> u128 {
+    pub fn create(
+        &mut self,
+        name: &str,
+        partitions: usize,
+        setting: impl Fn(&str) -> Option<i64>,
+    ) -> io::Result<u128> {
         let id = self.next_id;
         self.next_id += 1;
         let settings = TopicSettings {
@@ -110,21 +114,25 @@ impl Store {
             preallocate: self.preallocate,
         };
         let mut topic = Topic { name: name.to_owned(), id, partitions: Vec::new(), settings };
-        topic.partitions.resize_with(partitions.max(1), Partition::default);
+        for index in 0..partitions.max(1) {
+            let mut partition = Partition::default();
+            let directory = self.directory.join(format!("{name}-{index}"));
+            std::fs::create_dir_all(&directory)?;
+            partition.roll(&directory, settings)?;
+            topic.partitions.push(partition);
+        }
         self.by_name.insert(name.as_bytes().to_vec(), self.topics.len());
         self.by_id.insert(id, self.topics.len());
         self.topics.push(topic);
-        id
+        Ok(id)
     }
 
     pub fn delete(&mut self, name: &str) -> bool {
         let Some(at) = self.by_name.remove(name.as_bytes()) else { return false };
         self.by_id.remove(&self.topics[at].id);
-        for (index, partition) in std::mem::take(&mut self.topics[at].partitions).into_iter().enumerate() {
-            if partition.made {
-                // Nobody asks whether a deleted topic's files are gone.
-                let _ = std::fs::remove_dir_all(self.directory.join(format!("{name}-{index}")));
-            }
+        for index in 0..std::mem::take(&mut self.topics[at].partitions).len() {
+            // Nobody asks whether a deleted topic's files are gone.
+            let _ = std::fs::remove_dir_all(self.directory.join(format!("{name}-{index}")));
         }
         true
     }
@@ -160,12 +168,7 @@ impl Store {
     ) -> io::Result<()> {
         let topic = &mut self.topics[at.topic];
         let partition = &mut topic.partitions[at.partition];
-        if partition.segments.is_empty() {
-            let directory = self.directory.join(format!("{}-{}", topic.name, at.partition));
-            std::fs::create_dir_all(&directory)?;
-            partition.made = true;
-            partition.roll(&directory, topic.settings)?;
-        } else if partition.segments.back().is_some_and(|last| last.size >= topic.settings.segment_bytes) {
+        if partition.segments.back().is_some_and(|last| last.size >= topic.settings.segment_bytes) {
             let directory = self.directory.join(format!("{}-{}", topic.name, at.partition));
             partition.roll(&directory, topic.settings)?;
         }
