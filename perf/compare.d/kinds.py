@@ -311,13 +311,16 @@ def sustained(run: Run) -> Measurement:
 
 def sustained_within(run: Run, limit: int) -> Measurement:
     tools, peer = run.tools, run.peer
-    compacting = {"cleanup.policy": "compact", "segment.bytes": str(64 << 20), "min.cleanable.dirty.ratio": "0.01"}
+    compacting = {"cleanup.policy": "compact", "segment.bytes": str(8 << 20), "min.cleanable.dirty.ratio": "0.01"}
     tools.create(peer, "old", 4, run.workload.topic)
     tools.create(peer, "compacted", 4, compacting)
     tools.create(peer, "sustained", 4, run.workload.topic)
     tools.perf(peer, "produce", "--topic", "old", "--threads", "1", "--records", str(limit // 1024))
     machine.drop_cache(peer.segments("old"))
-    compacted = ["produce", "--topic", "compacted", "--threads", "1", "--keys", "10000", "--rate", "20000", "--duration", "600"]
+    keyed = ["produce", "--topic", "compacted", "--threads", "1", "--keys", "10000"]
+    # Work for the cleaner from the beginning on.
+    tools.perf(peer, *keyed, "--records", str(limit // 4 // 1024))
+    compacted = [*keyed, "--rate", "20000", "--duration", "600"]
     with tools.begin_perf(peer, "consume", "--topic", "old", "--threads", "1", "--duration", "600") as reader, \
             tools.begin_perf(peer, *compacted) as beside:
         measured = tools.perf(peer, "produce", "--topic", "sustained", "--threads", "1", "--records", str(4 * limit // 1024))

@@ -15,6 +15,7 @@ from peers import Peer
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CLIENT_SECONDS_MAX = 900
+LED_SECONDS_MAX = 60
 # Work that a broker puts off until after the load: it counts as part of it.
 AFTER_SECONDS = 0.5
 
@@ -92,6 +93,16 @@ class Tools:
     def create(self, peer: Peer, name: str, partitions: int, configs: dict[str, str]) -> None:
         pairs = [word for pair in configs.items() for word in ("--config", "=".join(pair))]
         self.topic(peer, "create", name, "--partitions", str(partitions), *pairs)
+        # Created is not yet led, where there are many.
+        end = time.monotonic() + LED_SECONDS_MAX
+        while True:
+            try:
+                self.topic(peer, "describe", name)
+                return
+            except LoadFailed:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.2)
 
     def delete(self, peer: Peer, name: str) -> None:
         self.topic(peer, "delete", name, "--if-exists")

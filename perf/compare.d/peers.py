@@ -24,6 +24,8 @@ SETTINGS = {
     "log.retention.check.interval.ms": "1000",
     "log.initial.task.delay.ms": "500",
     "auto.create.topics.enable": "false",
+    # Kafka's 50 refuse some of 1,000 connections that come at once.
+    "socket.listen.backlog.size": "4096",
 }
 
 

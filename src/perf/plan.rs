@@ -142,16 +142,20 @@ pub fn producer_ids(setting: &Setting, count: usize) -> Result<Vec<Sequence>> {
     let mut cluster = Cluster::new(setting.cluster.clone())?;
     let mut ids = Vec::new();
     for _ in 0..count {
-        let response = cluster.call(&Target::Any, |_| {
-            InitProducerIdRequest::default()
-                .with_transactional_id(None)
-                .with_transaction_timeout_ms(i32::MAX)
-                .with_producer_id((-1).into())
-                .with_producer_epoch(-1)
+        // A broker that has just started may have none to give yet.
+        let response = cluster.retry(|cluster, _| {
+            let response = cluster.call(&Target::Any, |_| {
+                InitProducerIdRequest::default()
+                    .with_transactional_id(None)
+                    .with_transaction_timeout_ms(i32::MAX)
+                    .with_producer_id((-1).into())
+                    .with_producer_epoch(-1)
+            })?;
+            match ErrorCode::try_from_code(response.error_code) {
+                Some(code) => Err(ClientError::broker("get a producer id", code, None)),
+                None => Ok(response),
+            }
         })?;
-        if let Some(code) = ErrorCode::try_from_code(response.error_code) {
-            return Err(ClientError::broker("get a producer id", code, None));
-        }
         let epoch = ProducerEpoch(response.producer_epoch);
         ids.push(Sequence { producer: ProducerId(response.producer_id.0), epoch, base: 0 });
     }
