@@ -190,10 +190,12 @@ fn deleted_records_are_gone_for_every_question_and_after_a_restart_on_other_shar
             client.delete_records("cut", partition, 1 + i64::from(partition));
         }
         let check = |client: &Client| {
-            for partition in 0..PARTITIONS {
-                let start = 1 + i64::from(partition);
-                assert_eq!(client.offsets("cut", partition), (start, 10), "{shards} shards");
-                let left = client.read("cut", &[partition], 10 - start as usize);
+            let starts: Vec<i64> = (1..=i64::from(PARTITIONS)).collect();
+            let ends: Vec<_> = starts.iter().map(|start| (*start, 10)).collect();
+            assert_eq!(client.all_offsets("cut", PARTITIONS), ends, "{shards} shards");
+            let count = starts.iter().map(|start| 10 - start).sum::<i64>();
+            let each = client.read_each("cut", PARTITIONS, count as usize);
+            for (left, start) in each.iter().zip(starts) {
                 let offsets: Vec<i64> = left.iter().map(|record| record.offset).collect();
                 assert_eq!(offsets, (start..10).collect::<Vec<_>>(), "{shards} shards");
             }

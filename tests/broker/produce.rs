@@ -41,9 +41,9 @@ fn every_codec_returns_what_went_in() {
                 })
                 .collect();
             let sent = client.send(&producer, &topic, &records);
-            for partition in 0..8 {
+            for (partition, got) in (0..).zip(client.read_each(&topic, 8, 400)) {
                 let of_partition: Vec<usize> = (0..400).filter(|index| sent[*index].0 == partition).collect();
-                let got = client.read(&topic, &[partition], of_partition.len());
+                assert_eq!(got.len(), of_partition.len(), "{codec}, {shards} shards");
                 for (got, index) in got.iter().zip(of_partition) {
                     assert_eq!(got.offset, sent[index].1, "{codec}, {shards} shards");
                     assert_eq!(got.key, records[index].key);
@@ -97,11 +97,9 @@ fn each_level_of_acks_stores_the_records() {
                 (0..80).map(|index| Send::value(format!("{acks} {index}")).to(index % 8)).collect();
             client.send(&producer, "acks", &records);
             let wanted = 10 * (round as i64 + 1);
-            for partition in 0..8 {
-                eventually("the records are stored", || {
-                    (client.offsets("acks", partition) == (0, wanted)).then_some(())
-                });
-            }
+            eventually("the records are stored", || {
+                (client.all_offsets("acks", 8) == [(0, wanted); 8]).then_some(())
+            });
         }
         let all = client.read("acks", &[5], 30);
         let wanted =
@@ -151,13 +149,12 @@ fn an_idempotent_producer_is_stored_once_and_in_order() {
         let producer = client.producer(&[("enable.idempotence", "true"), ("batch.num.messages", "7")]);
         let records: Vec<Send> = (0..400).map(|index| Send::value(index.to_string()).to(index % 4)).collect();
         client.send(&producer, "once", &records);
-        for partition in 0..4 {
-            let got = client.read("once", &[partition], 100);
+        for (partition, got) in (0..).zip(client.read_each("once", 4, 400)) {
             let numbers: Vec<String> = got.iter().map(|got| got.text()).collect();
             let wanted: Vec<String> = (0..100).map(|n| (4 * n + partition).to_string()).collect();
             assert_eq!(numbers, wanted, "{shards} shards");
-            assert_eq!(client.offsets("once", partition), (0, 100));
         }
+        assert_eq!(client.all_offsets("once", 4), [(0, 100); 4]);
     }
 }
 

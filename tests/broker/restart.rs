@@ -23,14 +23,14 @@ fn append(client: &Client, topic: &str, from: usize, count: usize) {
 
 #[track_caller]
 fn check(client: &Client, topic: &str, count: usize) {
-    for partition in 0..8 {
-        let wanted: Vec<String> = (0..count).filter(|n| n % 8 == partition).map(|n| n.to_string()).collect();
-        assert_eq!(
-            client.offsets(topic, partition as i32),
-            (0, wanted.len() as i64),
-            "partition {partition}"
-        );
-        assert_eq!(texts(client, topic, partition as i32, wanted.len()), wanted, "partition {partition}");
+    let wanted =
+        [0, 1, 2, 3, 4, 5, 6, 7].map(|partition| (partition..count).step_by(8).collect::<Vec<usize>>());
+    let ends: Vec<_> = wanted.iter().map(|wanted| (0, wanted.len() as i64)).collect();
+    assert_eq!(client.all_offsets(topic, 8), ends);
+    for (partition, got) in client.read_each(topic, 8, count).iter().enumerate() {
+        let got: Vec<String> = got.iter().map(|got| got.text()).collect();
+        let wanted: Vec<String> = wanted[partition].iter().map(|n| n.to_string()).collect();
+        assert_eq!(got, wanted, "partition {partition}");
     }
 }
 
@@ -248,13 +248,15 @@ fn every_record_acknowledged_under_fsync_is_there_after_a_kill_in_order_and_once
         });
         broker.start_again([3, 2, 8][round]);
         let mut total = 0;
+        let ends = client.all_offsets("durable", PARTITIONS);
+        let count: i64 = ends.iter().map(|(_, next)| next).sum();
+        let each = client.read_each("durable", PARTITIONS, count as usize);
         for (partition, acknowledged) in acknowledged.iter().enumerate() {
-            let (first, next) = client.offsets("durable", partition as i32);
+            let (first, next) = ends[partition];
             assert_eq!(first, 0);
-            let stored: Vec<u64> = texts(&client, "durable", partition as i32, next as usize)
-                .iter()
-                .map(|text| text.parse().expect("a number"))
-                .collect();
+            let stored: Vec<u64> =
+                each[partition].iter().map(|got| got.text().parse().expect("a number")).collect();
+            assert_eq!(stored.len() as i64, next);
             assert!(stored.is_sorted_by(|a, b| a < b), "partition {partition}: out of order or twice");
             assert!(
                 stored.iter().enumerate().all(|(index, number)| index as u64 == *number),

@@ -239,6 +239,8 @@ impl Broker {
         } else {
             set("kuring.shards", &self.shards.to_string());
         }
+        // The first consumer has them made, and 50 take longer than most tests.
+        set("offsets.topic.num.partitions", "4");
         for (name, value) in &self.settings {
             set(name, value);
         }

@@ -191,6 +191,27 @@ impl Client {
         self.consumer(&[]).fetch_watermarks(topic, partition, PATIENCE).expect("offsets")
     }
 
+    /// The same of the first `partitions`, by one consumer: to make one takes longer than to ask.
+    pub fn all_offsets(&self, topic: &str, partitions: i32) -> Vec<(i64, i64)> {
+        if Broker::is_kafka() {
+            return (0..partitions).map(|partition| self.offsets(topic, partition)).collect();
+        }
+        let consumer = self.consumer(&[]);
+        let offsets = |partition| consumer.fetch_watermarks(topic, partition, PATIENCE).expect("offsets");
+        (0..partitions).map(offsets).collect()
+    }
+
+    /// Reads `count` records of the first `partitions` from their beginning, by one consumer; those of each partition
+    /// in its order.
+    #[track_caller]
+    pub fn read_each(&self, topic: &str, partitions: i32, count: usize) -> Vec<Vec<Got>> {
+        let mut each: Vec<Vec<Got>> = (0..partitions).map(|_| Vec::new()).collect();
+        for got in self.read(topic, &(0..partitions).collect::<Vec<_>>(), count) {
+            each[got.partition as usize].push(got);
+        }
+        each
+    }
+
     fn try_offsets(&self, topic: &str, partition: i32) -> Option<(i64, i64)> {
         self.consumer(&[]).fetch_watermarks(topic, partition, PATIENCE).ok()
     }
