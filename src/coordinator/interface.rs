@@ -186,7 +186,11 @@ impl Response {
 }
 
 pub(super) fn join_error(member_id: StrBytes, error: ErrorCode) -> JoinGroupResponse {
-    JoinGroupResponse::default().with_member_id(member_id).with_error_code(error.code())
+    // Versions that have no null there get an empty text (`api::groups`).
+    JoinGroupResponse::default()
+        .with_member_id(member_id)
+        .with_protocol_name(None)
+        .with_error_code(error.code())
 }
 
 fn consumer_heartbeat_error(error: ErrorCode) -> ConsumerGroupHeartbeatResponse {

@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use kafka_protocol::error::ResponseError as ErrorCode;
 use kafka_protocol::messages::leave_group_request::MemberIdentity;
 use kafka_protocol::messages::leave_group_response::MemberResponse;
 use kafka_protocol::messages::{
@@ -24,6 +23,7 @@ use crate::coordinator::join::FIRST_VERSION_WITH_REQUIRED_ID;
 use crate::coordinator::member::{copy_protocols, copy_text};
 use crate::coordinator::timers::TimerKey;
 use crate::coordinator::turn::Turn;
+use crate::wire::ErrorCode;
 
 impl Draft<'_> {
     pub(super) fn join_classic(
@@ -51,6 +51,7 @@ impl Draft<'_> {
         if is_new && instance_id.is_none() && client.api_version >= FIRST_VERSION_WITH_REQUIRED_ID {
             return Ok(JoinGroupResponse::default()
                 .with_member_id(id)
+                .with_protocol_name(None)
                 .with_error_code(ErrorCode::MemberIdRequired.code()));
         }
         let subscription = read_subscription(&request.protocols[0].metadata).map_err(|_| {

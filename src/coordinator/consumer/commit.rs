@@ -1,6 +1,5 @@
 //! Who may commit and read offsets of a consumer group.
 
-use kafka_protocol::error::ResponseError as ErrorCode;
 use kafka_protocol::messages::OffsetCommitRequest;
 use kafka_protocol::messages::offset_fetch_request::OffsetFetchRequestGroup;
 use kafka_protocol::protocol::StrBytes;
@@ -8,6 +7,7 @@ use kafka_protocol::protocol::StrBytes;
 use super::group::ConsumerGroup;
 use super::member::{Epoch, Member};
 use crate::base::{PartitionIndex, TopicId};
+use crate::wire::ErrorCode;
 
 /// Before this a commit of a member of the new protocol could not say its epoch.
 const FIRST_COMMIT_WITH_EPOCH: i16 = 9;

@@ -1,6 +1,5 @@
 //! From the classic protocol to the new one and back, with the members that there are (KIP-848's migration).
 
-use kafka_protocol::error::ResponseError as ErrorCode;
 use kafka_protocol::protocol::StrBytes;
 
 use super::draft::Draft;
@@ -12,6 +11,7 @@ use crate::base::clock::Timestamp;
 use crate::coordinator::group::Group;
 use crate::coordinator::member::Member as ClassicMember;
 use crate::coordinator::turn::Turn;
+use crate::wire::ErrorCode;
 
 impl Draft<'_> {
     /// Fills the draft of a new group with the members of a classic one. All are where the last generation put

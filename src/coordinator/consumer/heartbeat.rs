@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use kafka_protocol::error::ResponseError as ErrorCode;
 use kafka_protocol::messages::consumer_group_heartbeat_response::{Assignment, TopicPartitions};
 use kafka_protocol::messages::{ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse};
 use kafka_protocol::protocol::StrBytes;
@@ -24,6 +23,7 @@ use crate::coordinator::codec::STRING_BYTES_MAX;
 use crate::coordinator::interface::Client;
 use crate::coordinator::member::copy_text;
 use crate::coordinator::turn::Turn;
+use crate::wire::ErrorCode;
 
 /// "Not told" in a request.
 const NOT_TOLD: i32 = -1;

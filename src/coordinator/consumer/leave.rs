@@ -6,8 +6,9 @@ use kafka_protocol::protocol::StrBytes;
 use super::draft::Draft;
 use super::heartbeat::{check_instance, unknown_instance};
 use super::member::{Epoch, Member};
-use super::records::ConsumerRecord;
+use super::records::{ConsumerRecord, TargetEpoch};
 use super::requests::{Applied, Refusal};
+use crate::base::clock::Timestamp;
 use crate::coordinator::turn::Turn;
 
 impl Draft<'_> {
@@ -68,6 +69,12 @@ impl Draft<'_> {
         }
         self.drop_unread_regexes();
         self.refresh(true, turn, applied);
+        if self.is_empty() {
+            // There is nothing to assign, and who comes next need not wait for the interval to be over.
+            let (group, epoch) = (self.id.clone(), self.epoch);
+            let value = Some(TargetEpoch { epoch, at: Timestamp(0) });
+            self.put(ConsumerRecord::TargetEpoch { group, value });
+        }
         Ok(())
     }
 

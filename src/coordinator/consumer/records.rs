@@ -261,16 +261,20 @@ fn encode_member(value: &MemberMetadata) -> Bytes {
     writer.compact_string(&value.topic_regex).i32(value.rebalance_timeout_ms);
     writer.compact_nullable_string(value.assignor.as_deref());
     match &value.classic {
-        None => writer.tagged_fields(&[]),
+        // To leave it out would mean an empty one: null is not the field's default.
+        None => writer.tagged_fields(&[(0, &[NULL_STRUCT])]),
         Some(classic) => writer.tagged_fields(&[(0, &encode_classic(classic))]),
     };
     writer.finish()
 }
 
-/// A nullable structure is led by a byte that says whether it is there.
+/// What leads a nullable structure in a tagged field.
+const NULL_STRUCT: u8 = 0;
+const PRESENT_STRUCT: i8 = 1;
+
 fn encode_classic(classic: &ClassicMetadata) -> Bytes {
     let mut writer = Writer::part();
-    writer.i8(1).i32(classic.session_timeout_ms).compact_count(Some(classic.protocols.len()));
+    writer.i8(PRESENT_STRUCT).i32(classic.session_timeout_ms).compact_count(Some(classic.protocols.len()));
     for protocol in &classic.protocols {
         writer.compact_string(&protocol.name).compact_bytes(&protocol.metadata).tagged_fields(&[]);
     }
@@ -309,7 +313,7 @@ fn decode_member(reader: &mut Reader<'_>) -> Result<MemberMetadata, Malformed> {
 fn decode_classic(bytes: &[u8]) -> Result<Option<ClassicMetadata>, Malformed> {
     let mut reader = Reader::new(bytes);
     reader.set_flexible(true);
-    if reader.i8()? < 0 {
+    if reader.i8()? != PRESENT_STRUCT {
         return Ok(None);
     }
     let session_timeout_ms = reader.i32()?;
@@ -527,7 +531,7 @@ mod tests {
                     value: Some(Box::new(bare)),
                 },
                 "00050002673100036d2d31",
-                "0000000002630b2f3132372e302e302e310101ffffffff0000",
+                "0000000002630b2f3132372e302e302e310101ffffffff0001000100",
             ),
             (
                 ConsumerRecord::TargetEpoch {

@@ -3,7 +3,6 @@
 use std::fmt::Display;
 use std::time::Duration;
 
-use kafka_protocol::error::ResponseError as ErrorCode;
 use kafka_protocol::messages::consumer_group_describe_response::DescribedGroup;
 use kafka_protocol::messages::{
     ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, GroupId, HeartbeatRequest,
@@ -27,6 +26,7 @@ use crate::coordinator::partition::Partition;
 use crate::coordinator::records::Record;
 use crate::coordinator::timers::TimerKey;
 use crate::coordinator::turn::{Then, Turn, Write};
+use crate::wire::ErrorCode;
 
 /// How long after a failed write a timer fires again.
 const TIMER_RETRY: Duration = Duration::from_millis(500);

@@ -268,6 +268,8 @@ fn what_a_leaver_had_goes_to_those_who_stay() {
     assert_eq!(h.beats(beat("b", 3)), (4, Some(vec![(t, vec![0, 1])])));
     h.beats(beat("b", -1));
     assert_eq!(h.group().state_name(), "Empty");
+    let group = h.describe_consumer();
+    assert_eq!((group.group_epoch, group.assignment_epoch), (5, 5));
     h.restart_same();
 }
 
@@ -703,6 +705,20 @@ fn who_waits_for_a_partition_that_goes_away_is_sent_on() {
         assert_eq!(response.error_code, ErrorCode::NotCoordinator.code());
     }
     assert_eq!(h.coordinator.timers_armed(), 1, "the sweep alone");
+}
+
+#[test]
+fn a_quiet_heartbeat_costs_no_timer_and_no_record() {
+    let (mut h, _) = Harness::consumers(&[("t", 1)]);
+    h.beats(join("a", &["t"]));
+    let written: usize = h.logs.values().map(Vec::len).sum();
+    let deadline = h.coordinator.next_deadline();
+    for _ in 0..100 {
+        assert_eq!(h.beats(beat("a", 2)), (2, None));
+    }
+    assert_eq!(h.logs.values().map(Vec::len).sum::<usize>(), written);
+    assert_eq!(h.coordinator.next_deadline(), deadline);
+    assert_eq!(h.coordinator.timers_armed(), 2, "the session and the sweep");
 }
 
 #[test]
