@@ -8,6 +8,7 @@ import java.util.concurrent.Future;
 import org.apache.kafka.clients.admin.*;
 import org.apache.kafka.clients.consumer.*;
 import org.apache.kafka.clients.producer.*;
+import org.apache.kafka.common.GroupState;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.errors.*;
@@ -38,6 +39,8 @@ public class Scenarios {
         scenario("too-large", Scenarios::tooLarge);
         scenario("group-resume", Scenarios::groupResume);
         scenario("group-share", Scenarios::groupShare);
+        scenario("group-new-protocol", Scenarios::groupNewProtocol);
+        scenario("group-migration", Scenarios::groupMigration);
         scenario("offsets-by-time", Scenarios::offsetsByTime);
         scenario("seek-pause-resume", Scenarios::seekPauseResume);
         scenario("delete-records", Scenarios::deleteRecords);
@@ -269,6 +272,68 @@ public class Scenarios {
                 one.poll(Duration.ofMillis(50));
             }
         }
+    }
+
+    // KIP-848: the coordinator assigns, also by an expression; heartbeats come every 5 s.
+    static void groupNewProtocol() throws Exception {
+        String topic = create("shared-new", 4);
+        send(topic, 4, 40);
+        Map<String, Object> group = Map.of("group.id", "java-new", "group.protocol", "consumer");
+        try (var one = consumer(group); var two = consumer(group)) {
+            one.subscribe(new SubscriptionPattern(".*shared-new"));
+            two.subscribe(List.of(topic));
+            share(one, two);
+            var described = admin.describeConsumerGroups(List.of("java-new")).all().get().get("java-new");
+            same(GroupState.STABLE, described.groupState(), "state");
+            same(2, described.members().size(), "members");
+            for (var member : List.of(one, two)) {
+                var read = new HashMap<TopicPartition, OffsetAndMetadata>();
+                member.assignment().forEach(partition -> read.put(partition, new OffsetAndMetadata(10)));
+                member.commitSync(read);
+            }
+        }
+        try (var consumer = consumer(group)) {
+            consumer.subscribe(List.of(topic));
+            long end = System.nanoTime() + PATIENCE.toNanos();
+            while (consumer.assignment().size() != 4) {
+                check(System.nanoTime() < end, "has " + consumer.assignment());
+                consumer.poll(Duration.ofMillis(50));
+            }
+            send(topic, 4, 4);
+            same(4, poll(consumer, 4).size(), "those after the commit");
+        }
+    }
+
+    // A member of each protocol in one group.
+    static void groupMigration() throws Exception {
+        String topic = create("moved", 4);
+        var classic = Map.<String, Object>of("group.id", "java-moved", "heartbeat.interval.ms", 200);
+        var modern = Map.<String, Object>of("group.id", "java-moved", "group.protocol", "consumer");
+        try (var one = consumer(classic)) {
+            one.subscribe(List.of(topic));
+            one.poll(Duration.ofMillis(1000));
+            try (var two = consumer(modern)) {
+                two.subscribe(List.of(topic));
+                share(one, two);
+            }
+            long end = System.nanoTime() + PATIENCE.toNanos();
+            while (one.assignment().size() != 4) {
+                check(System.nanoTime() < end, "the one that stays has " + one.assignment());
+                one.poll(Duration.ofMillis(50));
+            }
+        }
+    }
+
+    static void share(Consumer<?, ?> one, Consumer<?, ?> two) {
+        long end = System.nanoTime() + PATIENCE.toNanos();
+        while (one.assignment().size() != 2 || two.assignment().size() != 2) {
+            check(System.nanoTime() < end, "shared " + one.assignment() + " and " + two.assignment());
+            one.poll(Duration.ofMillis(50));
+            two.poll(Duration.ofMillis(50));
+        }
+        var both = new HashSet<Object>(one.assignment());
+        both.addAll(two.assignment());
+        same(4, both.size(), "each partition once");
     }
 
     static void offsetsByTime() throws Exception {
