@@ -286,10 +286,12 @@ def recovery(run: Run) -> Measurement:
             process.send_signal(signal.SIGINT)
             raise
     found = re.search(r"kill -9, 1 GiB unflushed\s+(\d+) ms to ready,\s+([\d.]+) CPU s,\s+([\d.]+) MiB", said)
-    if process.returncode != 0 or not found:
+    size = re.search(r"(\d+) partitions, ([\d.]+) GiB in files", said)
+    if process.returncode != 0 or not found or not size:
         raise LoadFailed(f"perf/restart: status {process.returncode}: {said[-1000:]}")
     took, cpu, resident = (float(group) for group in found.groups())
-    return Measurement(None, None, cpu, 0.0, took / 1000, [], resident, extra={"recovery s": took / 1000})
+    return Measurement(None, None, cpu, 0.0, took / 1000, [], resident, extra={
+        "recovery s": took / 1000, "partitions": float(size.group(1)), "GiB": float(size.group(2))})
 
 
 def sustained(run: Run) -> Measurement:

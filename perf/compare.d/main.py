@@ -54,7 +54,7 @@ def main() -> None:
     options = Options(arguments.rounds, arguments.smoke or arguments.cold, without_kafka(arguments.only),
                       "KURING_BEFORE" in environment, amounts(arguments))
     bench = Bench(tools, cpus, environment, options)
-    report: dict = {"made": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), "rounds": options.rounds, "machine": described,
+    report: dict = {"cold": options.cold, "made": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), "rounds": options.rounds, "machine": described,
                     "broker_cpus": len(cpus.broker), "warnings": warnings(arguments, cpus), "workloads": []}
     try:
         for workload in chosen:

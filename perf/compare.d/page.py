@@ -61,6 +61,9 @@ def head(report: dict) -> str:
 
 
 def cards(report: dict) -> str:
+    if report.get("cold"):
+        # Ratios to a peer that still compiles itself say nothing.
+        return ""
     wanted = (("produce", "1-topic-1-partition-1kb", "broker CPU s/GB", "less broker CPU per GB produced"),
               ("fetch", "1-topic-1-partition-1kb-catch-up", "broker CPU s/GB", "less broker CPU per GB fetched"),
               ("throughput", "1-topic-1-partition-1kb", "MB/s", "the throughput of one partition"),
