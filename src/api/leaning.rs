@@ -1,8 +1,8 @@
 //! Which shard a producer's bytes go to, and whether its connection had better live there: then nothing of a request
-//! crosses shards, and two shards sleep and wake for one. Pure; the connection asks it and carries the move out.
+//! crosses shards, and one shard sleeps and wakes for it where two did. Pure; the connection carries the move out.
 //!
-//! A connection moves when three quarters of its last bytes went to one other shard, and when that one could do the
-//! work of both and have time left. The amount that must have gone doubles with each move.
+//! A connection asks to move when three quarters of its last bytes went to one other shard. That one has the say
+//! ([`crate::shard`]'s intake): it takes what it has time for. The amount that must have gone doubles with each move.
 
 use std::time::Duration;
 
@@ -13,18 +13,23 @@ use crate::base::clock::Monotonic;
 const WINDOW_BYTES: u64 = 4 << 20;
 /// Moves after which the amount doubles no more.
 const DOUBLINGS_MAX: u32 = 16;
-/// How long both shards are watched before a move, at least.
+/// How long a connection and its shard are watched before it asks, at least.
 const LOOK_MIN: Duration = Duration::from_secs(1);
-/// What both shards together were busy, of the time of one: above it the move would make one of two cores the
-/// bottleneck.
-const BUSY_PERCENT_MAX: u128 = 70;
 
-/// How long two shards have been busy since they started, read at one time.
+/// What the connection's shard has done since its start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct BusyTimes {
-    pub there: Duration,
-    pub here: Duration,
+pub struct ShardWork {
+    pub busy: Duration,
+    pub bytes_in: u64,
     pub at: Monotonic,
+}
+
+/// What to ask of the shard that a connection leans to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MoveQuestion {
+    pub owner: ShardId,
+    /// What the connection costs, in percent of a core, at most.
+    pub cost_percent: u32,
 }
 
 /// What is known of one connection.
@@ -37,14 +42,32 @@ pub struct Leaning {
     candidate: ShardId,
     candidate_bytes: u64,
     bytes: u64,
-    /// The shard that was asked about, and what it said.
-    seen: Option<(ShardId, BusyTimes)>,
+    look: Option<Look>,
+    moves_to: Option<ShardId>,
+}
+
+/// Since when it has leant to a shard.
+#[derive(Debug)]
+struct Look {
+    owner: ShardId,
+    since: ShardWork,
+    /// Produced by the connection since then.
+    bytes: u64,
 }
 
 impl Leaning {
     /// Of a connection that lives on `here` after so many moves.
     pub fn new(here: ShardId, moves: u32) -> Self {
-        Self { here, moves, stays: false, candidate: here, candidate_bytes: 0, bytes: 0, seen: None }
+        Self {
+            here,
+            moves,
+            stays: false,
+            candidate: here,
+            candidate_bytes: 0,
+            bytes: 0,
+            look: None,
+            moves_to: None,
+        }
     }
 
     pub fn moves(&self) -> u32 {
@@ -54,11 +77,15 @@ impl Leaning {
     /// The connection never moves: it has state on its shard.
     pub fn stay(&mut self) {
         self.stays = true;
+        self.moves_to = None;
     }
 
     /// A produce request had so many bytes of records for `owner`.
     pub fn note(&mut self, owner: ShardId, bytes: u64) {
         self.bytes += bytes;
+        if let Some(look) = &mut self.look {
+            look.bytes += bytes;
+        }
         if owner == self.candidate {
             self.candidate_bytes += bytes;
         } else if self.candidate_bytes * 2 < self.bytes {
@@ -67,36 +94,51 @@ impl Leaning {
         }
     }
 
-    /// Once so many bytes have gone: the shard to ask how busy it has been.
-    pub fn due(&mut self) -> Option<ShardId> {
-        if self.bytes < WINDOW_BYTES << self.moves.min(DOUBLINGS_MAX) {
-            return None;
-        }
-        let leans = self.candidate_bytes * 4 >= self.bytes * 3;
-        (self.candidate_bytes, self.bytes) = (0, 0);
-        if self.candidate == self.here || self.stays || !leans {
-            self.seen = None;
-            return None;
-        }
-        Some(self.candidate)
+    /// Whether enough bytes have gone for [`Self::question`].
+    pub fn is_due(&self) -> bool {
+        self.bytes >= WINDOW_BYTES << self.moves.min(DOUBLINGS_MAX)
     }
 
-    /// The answer of the shard that was [`Self::due`]: whether to move there now.
-    pub fn told(&mut self, owner: ShardId, busy: BusyTimes) -> bool {
-        let before = match self.seen {
-            Some((seen, before)) if seen == owner => before,
-            _ => {
-                self.seen = Some((owner, busy));
-                return false;
-            }
-        };
-        let elapsed = busy.at.since(before.at);
-        if elapsed < LOOK_MIN {
-            return false;
+    /// Judges the last bytes; what to ask if they say that the connection had better move.
+    pub fn question(&mut self, work: ShardWork) -> Option<MoveQuestion> {
+        let leans = self.candidate_bytes * 4 >= self.bytes * 3;
+        (self.candidate_bytes, self.bytes) = (0, 0);
+        let owner = self.candidate;
+        if owner == self.here || self.stays || !leans {
+            self.look = None;
+            return None;
         }
-        self.seen = Some((owner, busy));
-        let worked = busy.there.saturating_sub(before.there) + busy.here.saturating_sub(before.here);
-        worked.as_nanos() * 100 <= elapsed.as_nanos() * BUSY_PERCENT_MAX
+        let look = self.look.get_or_insert(Look { owner, since: work, bytes: 0 });
+        let elapsed = work.at.since(look.since.at);
+        if look.owner == owner && elapsed < LOOK_MIN {
+            return None;
+        }
+        let look = std::mem::replace(look, Look { owner, since: work, bytes: 0 });
+        if look.owner != owner {
+            return None;
+        }
+        let busy = work.busy.saturating_sub(look.since.busy);
+        let of_all = u128::from(work.bytes_in.saturating_sub(look.since.bytes_in).max(look.bytes).max(1));
+        let share = busy.as_nanos() * 100 * u128::from(look.bytes) / of_all;
+        let cost_percent = share.div_ceil(elapsed.as_nanos()).min(100) as u32;
+        Some(MoveQuestion { owner, cost_percent })
+    }
+
+    /// The shard that was asked takes it.
+    pub fn granted(&mut self, owner: ShardId) {
+        if !self.stays {
+            self.moves_to = Some(owner);
+        }
+    }
+
+    /// Where it is to go as soon as nothing of it is in service.
+    pub fn moves_to(&self) -> Option<ShardId> {
+        self.moves_to
+    }
+
+    /// It could not be moved.
+    pub fn refused(&mut self) {
+        self.moves_to = None;
     }
 }
 
@@ -107,50 +149,45 @@ mod tests {
     const HERE: ShardId = ShardId(0);
     const THERE: ShardId = ShardId(1);
 
-    fn busy(at_ms: u64, here_ms: u64, there_ms: u64) -> BusyTimes {
-        BusyTimes {
-            there: Duration::from_millis(there_ms),
-            here: Duration::from_millis(here_ms),
+    /// The shard's bytes are so many windows.
+    fn work(at_ms: u64, busy_ms: u64, windows: u64) -> ShardWork {
+        ShardWork {
+            busy: Duration::from_millis(busy_ms),
+            bytes_in: windows * WINDOW_BYTES,
             at: Monotonic::ZERO.plus(Duration::from_millis(at_ms)),
         }
     }
 
-    fn window(leaning: &mut Leaning, owner: ShardId) -> Option<ShardId> {
+    fn window(leaning: &mut Leaning, owner: ShardId, work: ShardWork) -> Option<MoveQuestion> {
         leaning.note(owner, WINDOW_BYTES);
-        leaning.due()
+        assert!(leaning.is_due());
+        leaning.question(work)
     }
 
     #[test]
-    fn a_producer_of_another_shards_partition_moves_after_a_second_look() {
+    fn a_producer_of_another_shards_partition_asks_after_a_second_with_its_part_of_the_work() {
         let mut leaning = Leaning::new(HERE, 0);
-        assert_eq!(window(&mut leaning, THERE), Some(THERE));
-        assert!(!leaning.told(THERE, busy(0, 0, 0)));
-        assert_eq!(window(&mut leaning, THERE), Some(THERE));
-        assert!(!leaning.told(THERE, busy(999, 10, 10)), "before a second is over");
-        assert_eq!(window(&mut leaning, THERE), Some(THERE));
-        assert!(leaning.told(THERE, busy(1000, 350, 350)));
-    }
-
-    #[test]
-    fn it_stays_when_one_core_could_not_do_the_work_of_both() {
-        let mut leaning = Leaning::new(HERE, 0);
-        assert_eq!(window(&mut leaning, THERE), Some(THERE));
-        assert!(!leaning.told(THERE, busy(0, 0, 0)));
-        assert_eq!(window(&mut leaning, THERE), Some(THERE));
-        assert!(!leaning.told(THERE, busy(1000, 700, 200)));
-        assert_eq!(window(&mut leaning, THERE), Some(THERE));
-        assert!(leaning.told(THERE, busy(2000, 800, 300)), "later there is time");
+        assert_eq!(window(&mut leaning, THERE, work(0, 0, 0)), None);
+        assert_eq!(window(&mut leaning, THERE, work(999, 10, 1)), None, "before a second is over");
+        let question = window(&mut leaning, THERE, work(1000, 400, 4));
+        assert_eq!(question, Some(MoveQuestion { owner: THERE, cost_percent: 20 }), "half of 40%");
+        assert_eq!(leaning.moves_to(), None);
+        leaning.granted(THERE);
+        assert_eq!(leaning.moves_to(), Some(THERE));
     }
 
     #[test]
     fn it_stays_where_its_partitions_are_or_where_they_are_not_in_one_place() {
         let mut leaning = Leaning::new(HERE, 0);
-        assert_eq!(window(&mut leaning, HERE), None);
-        for _ in 0..100 {
-            leaning.note(HERE, WINDOW_BYTES / 100);
-            leaning.note(THERE, WINDOW_BYTES / 100);
+        assert_eq!(window(&mut leaning, HERE, work(0, 0, 0)), None);
+        assert_eq!(window(&mut leaning, HERE, work(2000, 0, 1)), None);
+        for second in 0..10 {
+            for _ in 0..100 {
+                leaning.note(HERE, WINDOW_BYTES / 100);
+                leaning.note(THERE, WINDOW_BYTES / 100);
+            }
+            assert_eq!(leaning.question(work(3000 + 1000 * second, 0, 2)), None);
         }
-        assert_eq!(leaning.due(), None);
     }
 
     #[test]
@@ -159,9 +196,15 @@ mod tests {
         for _ in 0..40 {
             leaning.note(ShardId(2), WINDOW_BYTES / 50);
         }
-        for _ in 0..200 {
-            leaning.note(THERE, WINDOW_BYTES / 50);
-            if leaning.due() == Some(THERE) {
+        for second in 0..10 {
+            for _ in 0..50 {
+                leaning.note(THERE, WINDOW_BYTES / 50);
+            }
+            if leaning.is_due()
+                && leaning
+                    .question(work(second * 1000, 0, second))
+                    .is_some_and(|question| question.owner == THERE)
+            {
                 return;
             }
         }
@@ -171,15 +214,21 @@ mod tests {
     #[test]
     fn each_move_doubles_what_the_next_one_takes() {
         let mut leaning = Leaning::new(HERE, 2);
-        assert_eq!(window(&mut leaning, THERE), None);
         leaning.note(THERE, 3 * WINDOW_BYTES);
-        assert_eq!(leaning.due(), Some(THERE));
+        assert!(!leaning.is_due());
+        leaning.note(THERE, WINDOW_BYTES);
+        assert!(leaning.is_due());
     }
 
     #[test]
     fn one_with_state_on_its_shard_never_moves() {
         let mut leaning = Leaning::new(HERE, 0);
+        leaning.granted(THERE);
         leaning.stay();
-        assert_eq!(window(&mut leaning, THERE), None);
+        assert_eq!(leaning.moves_to(), None);
+        assert_eq!(window(&mut leaning, THERE, work(0, 0, 0)), None);
+        assert_eq!(window(&mut leaning, THERE, work(2000, 0, 1)), None);
+        leaning.granted(THERE);
+        assert_eq!(leaning.moves_to(), None);
     }
 }

@@ -48,7 +48,7 @@ pub use answer_room::ANSWER_BYTES_MAX;
 pub use client::{Client, FetchSessions};
 pub use fetch::memory_of as fetch_memory_of;
 pub use fetch_session::{SessionCache, SessionFigures};
-pub use leaning::{BusyTimes, Leaning};
+pub use leaning::{Leaning, MoveQuestion, ShardWork};
 
 use crate::io::os::OsFiles;
 use crate::log::FileRange;

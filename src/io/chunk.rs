@@ -23,7 +23,7 @@ use std::task::{Context, Poll, Waker};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use self::accounts::{Accounts, Called, Lane, SHORT_BYTES_MAX, Share, Ticket};
-pub use self::receive::{ReceiveBuffer, ReceiveState};
+pub use self::receive::{ReceiveBuffer, ReceiveState, Standing};
 
 /// Sizes that the pool keeps; a connection moves between them with the sizes of its receives. Longer frames
 /// get a chunk of their own size, which is not kept.

@@ -386,6 +386,7 @@ impl<F: Files> Log<F> {
             return Ok(Located::Unknown { floor });
         };
         let (mut bytes, mut looked) = ([0; LOOK_BYTES], Looked { position, length: 0 });
+        let mut last_length = 0;
         for step in 0..STEPS_MAX {
             // A row of a damaged index may lead anywhere: a job looks at it again and finds out.
             let doubtful = rows_in_file.filter(|_| step == 0).map(|rows| Floor::InIndex { rows });
@@ -393,8 +394,10 @@ impl<F: Files> Log<F> {
                 return Ok(doubtful.map_or(Located::Beyond, |floor| Located::Unknown { floor }));
             }
             if !looked.contains(position) {
+                // Behind a long batch comes another one: nothing but its head is of use.
+                let wanted = if last_length > LOOK_BYTES as u32 { HEAD_LEN } else { LOOK_BYTES };
                 let read = file
-                    .read_cached_at(&mut bytes, u64::from(position))
+                    .read_cached_at(&mut bytes[..wanted], u64::from(position))
                     .map_err(|error| self.read_error(segment, error))?;
                 let Some(read) = read else { break };
                 looked = Looked { position, length: read };
@@ -417,6 +420,7 @@ impl<F: Files> Log<F> {
                 return Ok(Located::At(Place { position, length }));
             }
             position += length;
+            last_length = length;
         }
         Ok(Located::Unknown { floor: Floor::Position(position) })
     }

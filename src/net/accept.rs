@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 
 use super::gate::{Gate, Pass};
 use crate::config::ListenerName;
+use crate::io::chunk::Standing;
 use crate::io::net::{Acceptor, Listener};
 use crate::io::runtime::Sender;
 
@@ -15,8 +16,16 @@ pub struct Accepted {
     pub peer: SocketAddr,
     pub listener: ListenerName,
     pub pass: Pass,
-    /// How often it has gone over from another shard.
+    /// It comes from another shard.
+    pub(super) moved: Option<Moved>,
+}
+
+/// What a connection takes along to another shard.
+#[derive(Clone, Copy)]
+pub(super) struct Moved {
+    /// How often it has moved.
     pub moves: u32,
+    pub standing: Standing,
 }
 
 /// A listener in service. Dropping it does not stop it: [`Listening::stop`] does.
@@ -55,7 +64,7 @@ pub fn listen(
     let acceptor = listener.accept_with(move |fd, peer| {
         let Some(pass) = gate.enter(&listener_name, peer.ip()) else { return };
         let shard = pass.shard();
-        let accepted = Accepted { fd, peer, listener: listener_name.clone(), pass, moves: 0 };
+        let accepted = Accepted { fd, peer, listener: listener_name.clone(), pass, moved: None };
         if shards[shard].push(accepted).is_err() {
             tracing::debug!(%peer, "connection dropped: its shard has stopped");
         }

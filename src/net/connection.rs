@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 use std::future::Future;
+use std::os::fd::OwnedFd;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -14,7 +15,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use futures::future::{Either, select};
 
-use super::accept::Accepted;
+use super::accept::{Accepted, Moved};
 use super::figures::{Closed, ListenerCounters};
 use super::gate::Pass;
 use super::memory::Charge;
@@ -22,9 +23,9 @@ use super::registry::{Connections, Ends, Registered};
 use super::request_log::{self, Line};
 use super::send::{self, Held, SendError};
 use super::watch::Phase;
-use crate::api::{self, BusyTimes, Client, Outcome, Piece};
+use crate::api::{self, Client, MoveQuestion, Outcome, Piece, ShardWork};
+use crate::base::ShardId;
 use crate::base::clock::{self, Monotonic};
-use crate::base::{ShardId, fatal};
 use crate::io::chunk::ReceiveBuffer;
 use crate::io::net::{Socket, SocketOptions, SocketReader, SocketWriter};
 use crate::io::runtime::{self, Queue, spawn, yield_if_needed};
@@ -65,7 +66,7 @@ enum End {
     #[error("the broker stops")]
     Draining,
     #[error("it goes over to the shard of its partitions")]
-    Moved(ShardId),
+    Moved(OwnedFd),
 }
 
 /// An answer to come.
@@ -133,8 +134,6 @@ struct Connection {
     /// The last reading of the clock: each costs more than all that is recorded of a request.
     now: Monotonic,
     listener: Rc<ListenerCounters>,
-    /// The shard that it is to go over to as soon as it has nothing in service.
-    moves_to: Option<ShardId>,
     pass: Pass,
 }
 
@@ -149,20 +148,21 @@ pub(super) fn start(shard: &Rc<Shard>, connections: &Rc<Connections>, accepted: 
         Ok(socket) => socket,
         Err(error) => {
             tracing::debug!(peer = %accepted.peer, "a connection was gone before it was served: {error}");
-            if accepted.moves > 0 {
+            if accepted.moved.is_some() {
                 connections.listener(&accepted.listener).ended.increment();
             }
             return;
         }
     };
     let listener = connections.listener(&accepted.listener);
-    if accepted.moves == 0 {
+    if accepted.moved.is_none() {
         listener.created.increment();
     }
     let closer = socket.closer();
     let (reader, writer) = socket.split();
-    let mut buffer = ReceiveBuffer::new(shard.chunks().clone());
-    if accepted.moves > 0 {
+    let standing = accepted.moved.map(|moved| moved.standing).unwrap_or_default();
+    let mut buffer = ReceiveBuffer::of(shard.chunks().clone(), standing);
+    if accepted.moved.is_some() {
         // It has brought requests to their end elsewhere.
         buffer.trust();
     }
@@ -172,7 +172,7 @@ pub(super) fn start(shard: &Rc<Shard>, connections: &Rc<Connections>, accepted: 
         listener: accepted.listener.clone(),
         closer,
     });
-    if accepted.moves > 0 {
+    if accepted.moved.is_some() {
         registered.entry.watch.set_known();
     }
     let connection = Connection {
@@ -183,7 +183,7 @@ pub(super) fn start(shard: &Rc<Shard>, connections: &Rc<Connections>, accepted: 
             accepted.listener,
             accepted.peer,
             connections.sessions().clone(),
-            accepted.moves,
+            accepted.moved.map_or(0, |moved| moved.moves),
         )),
         reader,
         writer,
@@ -199,7 +199,6 @@ pub(super) fn start(shard: &Rc<Shard>, connections: &Rc<Connections>, accepted: 
         is_fresh: false,
         now: clock::monotonic(),
         listener,
-        moves_to: None,
         pass: accepted.pass,
     };
     spawn(Queue::Serve, "connection", connection.run(accepted.peer)).detach();
@@ -209,7 +208,7 @@ impl Connection {
     async fn run(mut self, peer: std::net::SocketAddr) {
         let end = match self.serve().await {
             Ok(never) => match never {},
-            Err(End::Moved(shard)) => return self.hand_over(shard),
+            Err(End::Moved(fd)) => return self.hand_over(fd),
             Err(end) => end,
         };
         match &end {
@@ -227,43 +226,57 @@ impl Connection {
         self.shard.end_turn();
     }
 
-    /// Goes over to another shard, with nothing received, in service or unsent.
-    fn hand_over(self, shard: ShardId) {
-        let peer = self.client.peer;
-        let fd = match self.reader.hand_over() {
-            Ok(fd) => fd,
-            Err(error) => {
-                // No descriptor is left: the client connects again.
-                tracing::debug!(%peer, "connection lost on its way to another shard: {error}");
-                self.listener.ended.increment();
-                self.connections.count_closed(Closed::Lost);
-                return;
-            }
-        };
-        self.shard.counters.connections_moved.increment();
-        tracing::debug!(%peer, from = self.shard.id().index(), to = shard.index(), "connection moves");
+    /// Goes over to the shard that its pass says, as `fd`, with nothing received, in service or unsent.
+    fn hand_over(self, fd: OwnedFd) {
+        let (peer, listener) = (self.client.peer, self.client.listener.clone());
         let moves = self.client.leaning.borrow().moves() + 1;
-        let listener = self.client.listener.clone();
+        self.shard.counters.connections_moved.increment();
+        tracing::debug!(%peer, from = self.shard.id().index(), to = self.pass.shard(), "connection moves");
+        let standing = self.buffer.standing();
         let Self { connections, pass, registered, reader, writer, .. } = self;
         // Off this shard's list before it is on the other's; nobody here closes it any more.
         drop((registered, reader, writer));
-        connections.hand_over(Accepted { fd, peer, listener, pass, moves });
+        connections.hand_over(Accepted { fd, peer, listener, pass, moved: Some(Moved { moves, standing }) });
     }
 
-    /// Once in a while: whether the connection had better live on another shard.
-    async fn look_where_it_leans(&mut self) {
-        let due = self.client.leaning.borrow_mut().due();
-        let Some(owner) = due else { return };
-        if !self.shard.config().connection_moves {
+    /// Once in a while: whether the connection had better live on another shard, which then is asked.
+    fn look_where_it_leans(&self) {
+        let mut leaning = self.client.leaning.borrow_mut();
+        if !leaning.is_due() {
             return;
         }
-        let Reply::BusyTime(there) = self.shard.ask(owner, shard::messages::Request::BusyTime).await else {
-            fatal("a question for the busy time got another request's answer");
+        let work = ShardWork {
+            busy: runtime::work().busy,
+            bytes_in: self.shard.counters.bytes_in.get(),
+            at: clock::monotonic(),
         };
-        let busy = BusyTimes { there, here: runtime::work().busy, at: clock::monotonic() };
-        if self.client.leaning.borrow_mut().told(owner, busy) && self.pass.move_to(owner.index()) {
-            self.moves_to = Some(owner);
+        let question = leaning.question(work).filter(|_| self.shard.config().connection_moves);
+        let Some(MoveQuestion { owner, cost_percent }) = question else { return };
+        let client = self.client.clone();
+        spawn(Queue::Serve, "question for a move", async move {
+            let reply = client.shard.ask(owner, shard::messages::Request::TakeOver(cost_percent)).await;
+            if let Reply::TakeOver(true) = reply {
+                client.leaning.borrow_mut().granted(owner);
+            }
+        })
+        .detach();
+    }
+
+    /// Whether the connection can go over to `shard` now, and as what. Nothing of it may be in service.
+    fn leave_for(&mut self, shard: ShardId) -> Option<OwnedFd> {
+        let here = self.pass.shard();
+        let is_closed = self.registered.entry.closed.get().is_some();
+        if !is_closed && !self.connections.is_draining() && self.pass.move_to(shard.index()) {
+            match self.reader.hand_over() {
+                Ok(fd) => return Some(fd),
+                Err(error) => {
+                    tracing::debug!(peer = %self.client.peer, "no descriptor to move a connection: {error}");
+                    self.pass.move_to(here);
+                }
+            }
         }
+        self.client.leaning.borrow_mut().refused();
+        None
     }
 
     /// Counts an end by a limit.
@@ -296,7 +309,7 @@ impl Connection {
             self.take_ready_answers()?;
             self.send_answers().await?;
             yield_if_needed().await;
-            self.look_where_it_leans().await;
+            self.look_where_it_leans();
             self.wait().await?;
         }
     }
@@ -529,12 +542,16 @@ impl Connection {
 
     /// Waits for bytes, or for the oldest answer when there is one to come.
     async fn wait(&mut self) -> Result<(), End> {
-        if let Some(shard) = self.moves_to
+        let moves_to = self.client.leaning.borrow().moves_to();
+        self.buffer.stop_at_frame(moves_to.is_some());
+        if let Some(shard) = moves_to
             && self.buffer.filled().is_empty()
         {
             self.settle_all().await?;
             self.send_answers().await?;
-            return Err(End::Moved(shard));
+            if let Some(fd) = self.leave_for(shard) {
+                return Err(End::Moved(fd));
+            }
         }
         match (self.in_flight.is_empty(), self.buffer.filled().is_empty()) {
             (true, true) => self.enter(Phase::Idle),

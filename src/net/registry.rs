@@ -144,9 +144,10 @@ impl Connections {
             while accepted.drain_into(&mut batch).await > 0 {
                 for accepted in batch.drain(..) {
                     if taker.draining.get() {
+                        taker.drop_on_its_way(&accepted);
                         continue;
                     }
-                    if accepted.moves == 0 && accepted.pass.displaces() {
+                    if accepted.moved.is_none() && accepted.pass.displaces() {
                         taker.close_least_recently_used(&accepted.listener);
                     }
                     connection::start(&owner, &taker, accepted);
@@ -176,9 +177,17 @@ impl Connections {
 
     /// Gives a connection to the shard that its pass says.
     pub(super) fn hand_over(&self, connection: Accepted) {
-        let peer = connection.peer;
-        if self.shards[connection.pass.shard()].push(connection).is_err() {
-            tracing::debug!(%peer, "connection dropped: its shard has stopped");
+        if let Err(refused) = self.shards[connection.pass.shard()].push(connection) {
+            tracing::debug!(peer = %refused.0.peer, "connection dropped: its shard has stopped");
+            self.drop_on_its_way(&refused.0);
+        }
+    }
+
+    /// A connection ends between two shards.
+    fn drop_on_its_way(&self, connection: &Accepted) {
+        if connection.moved.is_some() {
+            self.listener(&connection.listener).ended.increment();
+            self.count_closed(Closed::Stopping);
         }
     }
 

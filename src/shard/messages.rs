@@ -45,8 +45,8 @@ pub enum Request {
     FindCleanable,
     /// Compacts a log; answered when it is done.
     Clean(CleanRequest),
-    /// How long the shard has been busy since its start.
-    BusyTime,
+    /// Whether the shard takes a connection over that costs so much of a core, in percent.
+    TakeOver(u32),
     /// To shard 0: the controller and the coordinators.
     Control(ControlRequest),
     /// Closes every log; nothing is served after it.
@@ -70,7 +70,7 @@ pub enum Reply {
     Cleanable(CleanableLogs),
     Cleaned(CleanEnd),
     LostReplicas(Vec<PartitionKey>),
-    BusyTime(Duration),
+    TakeOver(bool),
     Control(ControlReply),
     /// For requests that have nothing to tell.
     Done,

@@ -13,6 +13,7 @@ mod directories;
 mod faults;
 mod fetches;
 mod figures;
+mod intake;
 mod jobs;
 mod lifecycle;
 mod mesh;
@@ -175,6 +176,7 @@ pub struct Shard {
     unflushed: RefCell<Vec<Rc<Replica>>>,
     /// The first replica came into `unflushed`.
     sweep_wanted: Notify,
+    intake: RefCell<intake::Intake>,
     pub counters: Counters,
     pub requests: RequestFigures,
     /// How long flushes took.
@@ -212,6 +214,7 @@ impl Shard {
             unflushed_bytes: Cell::new(0),
             unflushed: RefCell::default(),
             sweep_wanted: Notify::new(),
+            intake: RefCell::default(),
             counters: Counters::new(),
             requests: RequestFigures::new(),
             flushes: Histogram::default(),
@@ -325,7 +328,14 @@ impl Shard {
                 self.hurry_fetch(&hurry);
                 self.mesh.push_reply(reply_to, Reply::Done);
             }
-            Request::BusyTime => self.mesh.push_reply(reply_to, Reply::BusyTime(work().busy)),
+            Request::TakeOver(cost_percent) => {
+                let takes = self.intake.borrow_mut().takes(
+                    cost_percent,
+                    work().busy,
+                    crate::base::clock::monotonic(),
+                );
+                self.mesh.push_reply(reply_to, Reply::TakeOver(takes));
+            }
             Request::Offsets(queries) => self.find_offsets(reply_to, queries),
             Request::EpochEnds(queries) => {
                 let ends = queries.iter().map(|query| self.epoch_end(query)).collect();

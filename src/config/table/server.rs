@@ -490,7 +490,7 @@ pub(super) static SERVER: &[Definition] = &[
         Any,
         Low,
         "Whether a producer's connection goes over to the shard that owns most of what it writes, if that one has \
-         time for the work of both.",
+         time for it.",
     ),
     p(
         "kuring.durability",

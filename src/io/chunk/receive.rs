@@ -50,7 +50,17 @@ pub struct ReceiveBuffer {
     proven_long: bool,
     /// No chunk is to be taken, only what can be put aside.
     sparing: bool,
+    /// Nothing behind the frame at the front is to be received.
+    stops_at_frame: bool,
     state: Rc<ReceiveState>,
+}
+
+/// What a connection's receives have shown so far, for its next buffer.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Standing {
+    proven_short: bool,
+    proven_long: bool,
+    class: usize,
 }
 
 /// What others on the shard see of a buffer.
@@ -125,8 +135,26 @@ impl ReceiveBuffer {
             proven_short: false,
             proven_long: false,
             sparing: false,
+            stops_at_frame: false,
             state: Rc::default(),
         }
+    }
+
+    /// For a connection that is known already.
+    pub fn of(pool: ChunkPool, standing: Standing) -> Self {
+        let Standing { proven_short, proven_long, class } = standing;
+        let mut buffer = Self::new(pool);
+        (buffer.proven_short, buffer.proven_long, buffer.class) = (proven_short, proven_long, class);
+        buffer
+    }
+
+    pub fn standing(&self) -> Standing {
+        Standing { proven_short: self.proven_short, proven_long: self.proven_long, class: self.class }
+    }
+
+    /// Whether to receive no more than the rest of the frame at the front, so that the buffer gets empty.
+    pub fn stop_at_frame(&mut self, stops: bool) {
+        self.stops_at_frame = stops;
     }
 
     /// What others may watch.
@@ -336,12 +364,17 @@ impl ReceiveBuffer {
             // has the chunk, and it is borrowed mutably here.
             Some(chunk) => unsafe {
                 let mut room = chunk.capacity() - self.end;
-                if chunk.lane == Lane::Beyond {
+                if chunk.lane == Lane::Beyond || self.stops_at_frame {
                     // Nothing of the next frame, which would keep the chunk.
                     room = room.min((self.start + self.frame_bytes).saturating_sub(self.end).max(1));
                 }
                 std::slice::from_raw_parts_mut(chunk.start().add(self.end), room)
             },
+            None if self.stops_at_frame => {
+                let rest = self.frame_bytes.saturating_sub(self.aside_end).max(1);
+                let end = self.aside.len().min(self.aside_end + rest);
+                &mut self.aside[self.aside_end..end]
+            }
             None => &mut self.aside[self.aside_end..],
         }
     }

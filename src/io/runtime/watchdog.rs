@@ -4,11 +4,11 @@
 //! watchdog's wake is one. And a shard that is stuck in one task is reported with its name and the task that ran last.
 //!
 //! A wake costs the shard about what a request costs, and one that it answers without having polled anything else
-//! shows that there was nothing to run: hence two pauses that grow. The first wake after a poll comes after 2 ms, and
-//! after twice as long with every such wake that nobody needed, up to 8 ms; one that found waiting tasks brings the 2
-//! ms back. (Batches of a producer every 5 ms cost a third of the wakes and a quarter of the system calls that they
-//! cost with 2 ms always.) Then the pauses double up to every 100 ms. At the longest the shard counts as idle,
-//! and its next poll calls the watchdog back. A poll of the background queue, or of another quiet task, does not:
+//! shows that there was nothing to run: hence two pauses that grow. The first wake comes when nothing was polled between
+//! two looks, 2 ms apart: 2 to 4 ms after the last poll. When 32 such wakes in a row were not needed the looks go 4,
+//! then 8 ms apart; a wake that found waiting tasks brings the 2 ms back. (Batches of a producer every 5 ms then cost a
+//! third of the wakes and a quarter of the system calls.) Then the pauses double up to every 100 ms. At the longest the
+//! shard counts as idle, and its next poll calls the watchdog back. A poll of the background queue, or of another quiet task, does not:
 //! sweeps that run on an idle shard belong there.
 
 use std::future::poll_fn;
@@ -21,10 +21,12 @@ use std::time::Duration;
 use crate::base::clock::{self, Monotonic};
 use crate::base::fatal;
 
-/// Before the first wake of a shard that has work and was found parked beside it lately.
+/// Between looks at a shard that has work and was found parked beside it lately.
 const FIRST_MIN: Duration = Duration::from_millis(2);
-/// Before the first wake of a shard that has work, when no wake has been needed for long.
+/// Between looks at a shard that has work, when no wake has been needed for long.
 const FIRST_MAX: Duration = Duration::from_millis(8);
+/// So many wakes that nobody needed, one after the other, double the time between looks.
+const UNNEEDED_MIN: u32 = 32;
 /// Between wakes of an idle shard.
 const PERIOD_IDLE: Duration = Duration::from_millis(100);
 /// A silence this long is counted and logged.
@@ -194,8 +196,10 @@ impl Activity {
 struct Watch {
     pulse: Arc<Pulse>,
     polls: u64,
-    /// From a poll to the first wake after it.
+    /// From a poll to the first wake after it, at least.
     first: Duration,
+    /// Wakes in a row that nobody needed.
+    unneeded: u32,
     /// From the last wake to the next; doubles with each answer since the last other poll.
     period: Duration,
     /// What the shard had polled when it was asked, until its answer is seen.
@@ -242,8 +246,13 @@ impl Watch {
     fn learn(&mut self) {
         let Some(before) = self.polls_at_wake.take() else { return };
         if self.pulse.polls_at_answer.load(Ordering::Relaxed) == before {
-            self.first = (self.first * 2).min(FIRST_MAX);
+            self.unneeded += 1;
+            if self.unneeded >= UNNEEDED_MIN {
+                self.unneeded = 0;
+                self.first = (self.first * 2).min(FIRST_MAX);
+            }
         } else {
+            self.unneeded = 0;
             self.pulse.rescues.fetch_add(1, Ordering::Relaxed);
             self.first = FIRST_MIN;
         }
@@ -293,6 +302,7 @@ fn update(watches: &mut Vec<Watch>, now: Monotonic) {
                 pulse: pulse.clone(),
                 polls: 0,
                 first: FIRST_MIN,
+                unneeded: 0,
                 period: FIRST_MIN,
                 polls_at_wake: None,
                 wake_at: now,
