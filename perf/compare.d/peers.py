@@ -60,6 +60,11 @@ class Peer:
         return self.name in ("kuring", "kuring-before")
 
     @property
+    def is_bare(self) -> bool:
+        """It leads what it makes, and cannot be asked about it."""
+        return self.name.startswith("limit")
+
+    @property
     def bootstrap(self) -> str:
         return f"127.0.0.1:{self.port}"
 
