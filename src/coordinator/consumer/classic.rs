@@ -56,7 +56,7 @@ impl Draft<'_> {
         }
         let subscription = read_subscription(&request.protocols[0].metadata).map_err(|_| {
             Refusal::new(
-                ErrorCode::InconsistentGroupProtocol,
+                ErrorCode::UnknownServerError,
                 "Malformed embedded consumer protocol in subscription deserialization.",
             )
         })?;

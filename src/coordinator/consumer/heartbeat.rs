@@ -136,8 +136,9 @@ impl ConsumerGroup {
     }
 
     fn regexes_are_due(&self, turn: &Turn<'_>) -> bool {
-        let newest = self.regexes().values().map(|resolved| (resolved.version, resolved.at)).max();
-        newest.is_some_and(|(version, at)| {
+        // A new one is matched alone, so the others may be older.
+        let oldest = self.regexes().values().map(|resolved| (resolved.version, resolved.at)).min();
+        oldest.is_some_and(|(version, at)| {
             version < turn.topics.version_of_names()
                 && turn.now.wall.0.saturating_sub(at.0) >= REGEX_REFRESH_MS_MIN
         })

@@ -490,6 +490,23 @@ fn expressions_stand_for_the_topics_that_match() {
 }
 
 #[test]
+fn an_expression_is_matched_again_though_another_was_matched_since() {
+    let (mut h, mut cluster) = Harness::consumers(&[("a-1", 1), ("b-1", 1)]);
+    let by_regex = |member: &str, regex: &str| {
+        join(member, &[]).with_subscribed_topic_names(None).with_subscribed_topic_regex(Some(text(regex)))
+    };
+    h.beats(by_regex("a", "a-.*"));
+    cluster.create("a-2", 1);
+    h.cluster(cluster.image());
+    h.beats(by_regex("b", "b-.*"));
+    assert!(!h.group().is_subscribed(&text("a-2")));
+    h.pass(10_000);
+    let epoch = h.group().member(&text("b")).expect("b").position.epoch.0;
+    h.beats(beat("b", epoch));
+    assert!(h.group().is_subscribed(&text("a-2")));
+}
+
+#[test]
 fn commits_and_fetches_are_held_to_the_members_epoch() {
     let (mut h, cluster) = Harness::consumers(&[("t", 2)]);
     let t = cluster.id("t");
