@@ -5,7 +5,7 @@
 //!
 //! A wake costs the shard about what a request costs, and one that it answers without having polled anything else
 //! shows that there was nothing to run: hence two pauses that grow. The first wake comes when nothing was polled between
-//! two looks, 2 ms apart: 2 to 4 ms after the last poll. When 32 such wakes in a row were not needed the looks go 4,
+//! two looks, 2 ms apart: 2 to 4 ms after the last poll. When 8 such wakes in a row were not needed the looks go 4,
 //! then 8 ms apart; a wake that found waiting tasks brings the 2 ms back. (Batches of a producer every 5 ms then cost a
 //! third of the wakes and a quarter of the system calls.) Then the pauses double up to every 100 ms. At the longest the
 //! shard counts as idle, and its next poll calls the watchdog back. A poll of the background queue, or of another quiet task, does not:
@@ -26,7 +26,7 @@ const FIRST_MIN: Duration = Duration::from_millis(2);
 /// Between looks at a shard that has work, when no wake has been needed for long.
 const FIRST_MAX: Duration = Duration::from_millis(8);
 /// So many wakes that nobody needed, one after the other, double the time between looks.
-const UNNEEDED_MIN: u32 = 32;
+const UNNEEDED_MIN: u32 = 8;
 /// Between wakes of an idle shard.
 const PERIOD_IDLE: Duration = Duration::from_millis(100);
 /// A silence this long is counted and logged.
