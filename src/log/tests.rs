@@ -8,6 +8,7 @@ use bytes::Bytes;
 use super::*;
 use crate::base::clock::Timestamp;
 use crate::base::{PartitionIndex, ProducerEpoch, ProducerId};
+use crate::config::CleanupPolicy;
 use crate::io::mem::{Crash, Fault, MemFiles, Operation};
 use crate::io::{FileHandle, OpenMode};
 use crate::wire::record::{BatchBuilder, BatchView, Batches, Compression};
@@ -605,5 +606,29 @@ fn the_youngest_record_is_one_that_is_left() {
         log.advance_log_start(Offset(log_start)).unwrap();
         let found = youngest(&log).unwrap();
         assert_eq!((found.timestamp.0, found.offset.0), expected, "log start {log_start}");
+    }
+}
+
+#[test]
+fn a_gap_above_the_saved_recovery_point_is_a_loss_also_in_a_compacted_log() {
+    let compacted = CleanupPolicy { compact: true, delete: false };
+    let config = LogConfig { segment_bytes: 1000, cleanup_policy: compacted, ..LogConfig::default() };
+    let config = Arc::new(config);
+    for (saved_segments, clean, is_loss) in [(1, false, true), (2, false, false), (0, true, false)] {
+        let bench = Bench::new(Arc::clone(&config));
+        let mut log = bench.open(Offset::ZERO, false);
+        while log.segment_count() < 4 {
+            append(&mut log, vec![batch(3, 10)]);
+            settle(&mut log);
+        }
+        log.close(at(0)).unwrap();
+        let bases: Vec<Offset> = log.segments.iter().map(|segment| segment.base).collect();
+        for kind in ["log", "index", "timeindex"] {
+            let path = log.dir().join(format!("{:020}.{kind}", bases[1].0));
+            bench.files().remove_file(&path).unwrap();
+        }
+        let again = bench.open(bases[saved_segments], clean);
+        let end = if is_loss { bases[1] } else { log.log_end() };
+        assert_eq!(again.log_end(), end, "saved up to segment {saved_segments}, clean: {clean}");
     }
 }
