@@ -25,6 +25,7 @@ use crate::coordinator::{self, Request, Response};
 use crate::shard::messages::{ControlReply, ControlRequest, Reply, Request as ShardRequest};
 use crate::wire::ErrorCode;
 use crate::wire::header::RequestHeader;
+use crate::wire::read::STRING_BYTES_MAX;
 
 /// All operations that Kafka allows on a group while no authorizer is set, one bit each: READ, DELETE,
 /// DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS.
@@ -40,10 +41,7 @@ const FIRST_JOIN_WITH_NULL_PROTOCOL: i16 = 7;
 pub(super) async fn ask(client: &Client, header: &RequestHeader, request: Request) -> Response {
     let asker = coordinator::Client {
         api_version: header.version,
-        // Opaque bytes on the wire; member ids and descriptions are text.
-        id: StrBytes::from_string(
-            String::from_utf8_lossy(header.client_id.as_deref().unwrap_or_default()).into_owned(),
-        ),
+        id: client_id(header.client_id.as_deref().unwrap_or_default()),
         // As Java prints an address.
         host: StrBytes::from_string(format!("/{}", client.peer.ip().to_canonical())),
     };
@@ -52,6 +50,14 @@ pub(super) async fn ask(client: &Client, header: &RequestHeader, request: Reques
         Reply::Control(ControlReply::Group(response)) => *response,
         _ => crate::base::fatal("a group request got another request's answer"),
     }
+}
+
+/// Opaque bytes on the wire; member ids, descriptions and the log have it as text, which may take three bytes for one and
+/// must not get longer than a string can be.
+fn client_id(raw: &[u8]) -> StrBytes {
+    let mut text = String::from_utf8_lossy(raw).into_owned();
+    text.truncate(text.floor_char_boundary(STRING_BYTES_MAX));
+    StrBytes::from_string(text)
 }
 
 /// The coordinator answers each request in its kind.
@@ -268,6 +274,15 @@ mod tests {
     fn encodes(version: i16, response: &(impl Encodable + HeaderVersion)) {
         let encoded = guard::encode(version, CorrelationId(1), response);
         assert!(encoded.is_ok(), "version {version}: {encoded:?}");
+    }
+
+    #[test]
+    fn a_client_id_of_other_bytes_than_text_is_never_longer_than_a_string() {
+        assert_eq!(&*client_id(b"client"), "client");
+        let id = client_id(&[0xff; STRING_BYTES_MAX]);
+        assert!(
+            id.len() <= STRING_BYTES_MAX && id.chars().all(|letter| letter == char::REPLACEMENT_CHARACTER)
+        );
     }
 
     #[test]

@@ -29,15 +29,11 @@ pub(super) struct Refused;
 impl Group {
     pub(super) fn join(
         &mut self,
-        mut request: JoinGroupRequest,
+        request: JoinGroupRequest,
         client: &Client,
         token: ReplyToken,
         turn: &mut Turn<'_>,
     ) -> Result<Option<Write>, Refused> {
-        // Version 0 has one time-out for both.
-        if client.api_version == 0 {
-            request.rebalance_timeout_ms = request.session_timeout_ms;
-        }
         let is_new = request.member_id.is_empty();
         let refusal = self.join_refusal(&request, turn);
         match refusal {

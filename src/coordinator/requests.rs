@@ -82,7 +82,13 @@ impl Coordinator {
         now: Now,
     ) -> Option<Response> {
         match request {
-            Request::Join(request) => self.join(index, request, client, token, now),
+            Request::Join(mut request) => {
+                // Version 0 has one time-out for both.
+                if client.api_version == 0 {
+                    request.rebalance_timeout_ms = request.session_timeout_ms;
+                }
+                self.join(index, request, client, token, now)
+            }
             Request::Sync(request) => self.sync(index, request, token, now),
             Request::Heartbeat(request) => self.heartbeat(index, &request, now),
             Request::Leave(request) => self.leave(index, request, token, now),
@@ -145,7 +151,9 @@ impl Coordinator {
         }
         // All of these are written to the log.
         let names = join.protocols.iter().map(|protocol| &protocol.name);
-        let mut texts = names.chain([&join.protocol_type, &client.host]).chain(&join.group_instance_id);
+        let mut texts = names
+            .chain([&join.protocol_type, &join.member_id, &client.host, &client.id])
+            .chain(&join.group_instance_id);
         texts.any(|text| text.len() > STRING_BYTES_MAX).then_some(ErrorCode::InvalidRequest)
     }
 

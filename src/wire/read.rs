@@ -10,6 +10,9 @@ use crate::base::TopicId;
 /// in memory, whatever it takes on the wire. Ten times what a client of the largest clusters asks for.
 pub const ELEMENTS_MAX: usize = 200_000;
 
+/// The longest string of a message (`MessageDataGenerator`: above it a field "had invalid length").
+pub const STRING_BYTES_MAX: usize = i16::MAX as usize;
+
 /// Why bytes are not the message they should be. The connection they came from is closed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DecodeError {
@@ -25,6 +28,8 @@ pub enum DecodeError {
     Elements,
     #[error("variable-length integer is longer than its type")]
     Varint,
+    #[error("string of {0} bytes is longer than {STRING_BYTES_MAX}")]
+    StringLength(usize),
     #[error("string is not UTF-8")]
     Utf8,
     #[error("version {version} of API {key} has no decoder")]
@@ -125,16 +130,27 @@ impl<'a> Reader<'a> {
         len.map(|len| self.slice(len)).transpose()
     }
 
+    /// Kafka's generated readers take no string above 32,767 bytes, though a compact length could say more.
+    fn string_len(&mut self, flexible: bool) -> Result<Option<usize>, DecodeError> {
+        if !flexible {
+            return nullable_len(i64::from(self.i16()?));
+        }
+        let len = self.compact_len()?;
+        match len {
+            Some(len) if len > STRING_BYTES_MAX => Err(DecodeError::StringLength(len)),
+            len => Ok(len),
+        }
+    }
+
     /// The raw bytes of a nullable string.
     pub fn string_bytes(&mut self, flexible: bool) -> Result<Option<Bytes>, DecodeError> {
-        let len = if flexible { self.compact_len()? } else { nullable_len(i64::from(self.i16()?))? };
+        let len = self.string_len(flexible)?;
         len.map(|len| self.slice(len)).transpose()
     }
 
     /// A nullable string, borrowed from the message.
     pub fn nullable_string(&mut self, flexible: bool) -> Result<Option<&'a str>, DecodeError> {
-        let len = if flexible { self.compact_len()? } else { nullable_len(i64::from(self.i16()?))? };
-        let Some(len) = len else { return Ok(None) };
+        let Some(len) = self.string_len(flexible)? else { return Ok(None) };
         let raw = self.take(len)?;
         std::str::from_utf8(raw).map(Some).map_err(|_| DecodeError::Utf8)
     }
@@ -254,6 +270,27 @@ mod tests {
         assert_eq!(Reader::new(&null).count(false, 4), Ok(None));
         let two = Bytes::from_static(&[3, 0, 1, 2, 3, 0, 1, 2, 3]);
         assert_eq!(Reader::new(&two).count(true, 4), Ok(Some(2)));
+    }
+
+    #[test]
+    fn strings_end_where_kafkas_readers_let_them_end() {
+        let text = |len: usize| {
+            let mut bytes = Vec::new();
+            let mut rest = len as u32 + 1;
+            while rest >= 0x80 {
+                bytes.push(rest as u8 | 0x80);
+                rest >>= 7;
+            }
+            bytes.push(rest as u8);
+            bytes.resize(bytes.len() + len, b'x');
+            Bytes::from(bytes)
+        };
+        let longest = text(STRING_BYTES_MAX);
+        assert_eq!(Reader::new(&longest).string(true).map(str::len), Ok(STRING_BYTES_MAX));
+        let longer = text(STRING_BYTES_MAX + 1);
+        assert_eq!(Reader::new(&longer).string(true), Err(DecodeError::StringLength(STRING_BYTES_MAX + 1)));
+        let bytes = Reader::new(&longer).string_bytes(true);
+        assert_eq!(bytes, Err(DecodeError::StringLength(STRING_BYTES_MAX + 1)));
     }
 
     #[test]
