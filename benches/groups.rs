@@ -25,6 +25,7 @@ fn settings() -> GroupSettings {
         session_timeout_ms_max: 1_800_000,
         initial_rebalance_delay_ms: 3_000,
         members_max: i32::MAX,
+        members_bytes_max: 256 << 20,
         offset_metadata_bytes_max: 4096,
         offsets_commit_timeout_ms: 5_000,
         offsets_retention_ms: 7 * 24 * 60 * 60 * 1000,

@@ -204,6 +204,8 @@ crate::counters! {
         pub accepts_failed: limit "accept_descriptors",
         /// A connection to the admin listener came while as many as it takes were open.
         pub admin_connections_refused: limit "admin_connections",
+        /// A member's JoinGroup or SyncGroup would have taken the groups beyond kuring.groups.bytes.max.
+        pub members_refused: limit "group_bytes",
     }
 }
 

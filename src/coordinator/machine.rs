@@ -44,6 +44,8 @@ pub struct Coordinator {
     effects: Vec<Effect>,
     /// Requests refused because too many appends of their partition were under way.
     pub(super) refused_pending: Counter,
+    /// What the members hold at most; `None` until it has been summed.
+    pub(super) members_bytes: Option<usize>,
 }
 
 impl Coordinator {
@@ -63,6 +65,7 @@ impl Coordinator {
             random,
             effects: Vec::new(),
             refused_pending: Counter::default(),
+            members_bytes: None,
         }
     }
 
@@ -114,6 +117,7 @@ impl Coordinator {
     /// The whole log is read: the partition serves from now on.
     pub fn loaded(&mut self, index: PartitionIndex, now: Now) {
         let size_max = self.settings.members_max as usize;
+        self.members_bytes = None;
         let Some((partition, mut turn)) = self.parts(index, now) else { return };
         partition.is_loading = false;
         let mut writes = Vec::new();

@@ -24,6 +24,7 @@ mod partitioner;
 mod rebalance;
 mod records;
 mod requests;
+mod room;
 mod timers;
 pub mod transactions;
 mod turn;

@@ -20,8 +20,8 @@ use super::partition::Partition;
 use super::records::Record;
 use super::transactions::Marker;
 use super::turn::{Then, Turn, Write};
-use crate::base::PartitionIndex;
 use crate::base::clock::Now;
+use crate::base::{PROCESS, PartitionIndex};
 use crate::config::Assignor;
 use crate::wire::ErrorCode;
 
@@ -81,6 +81,10 @@ impl Coordinator {
         token: ReplyToken,
         now: Now,
     ) -> Option<Response> {
+        if !self.has_room_for(index, &request) {
+            PROCESS.members_refused.increment();
+            return Some(request.failed(ErrorCode::GroupMaxSizeReached));
+        }
         match request {
             Request::Join(mut request) => {
                 // Version 0 has one time-out for both.

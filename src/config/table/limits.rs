@@ -112,4 +112,13 @@ pub(super) static LIMITS: &[Definition] = &[
         Medium,
         "How many bytes of received requests a shard holds before it stops reading.",
     ),
+    p(
+        "kuring.groups.bytes.max",
+        Long,
+        Some("268435456"),
+        AtLeast(1 << 20),
+        Medium,
+        "How many bytes of metadata and assignments the members of all groups may have the coordinator hold; a \
+         quarter of it for one group.",
+    ),
 ];

@@ -318,6 +318,35 @@ fn strings_that_no_record_could_hold_are_refused() {
 }
 
 #[test]
+fn what_members_hold_has_a_limit() {
+    let limit = 64 << 10;
+    let mut h = Harness::with(crate::config::GroupSettings { members_bytes_max: limit, ..settings() });
+    // Members join without being told their id first.
+    h.version = 3;
+    let long = |bytes: usize| {
+        join_request("").with_protocols(vec![protocol("range").with_metadata(vec![7; bytes].into())])
+    };
+    // More than a group may have.
+    let join = h.send(Request::Join(long(20 << 10)));
+    assert_eq!(h.join_reply(join).error_code, ErrorCode::GroupMaxSizeReached.code());
+    // Groups until all have what all may have.
+    let mut accepted = 0;
+    let refused = loop {
+        let group = GroupId(text(&format!("g{accepted}")));
+        let join = h.send(Request::Join(long(10 << 10).with_group_id(group)));
+        match h.reply(join) {
+            Some(Response::Join(response)) => break response.error_code,
+            _ => accepted += 1,
+        }
+    };
+    assert_eq!((refused, accepted), (ErrorCode::GroupMaxSizeReached.code(), 5));
+    // Sessions end, and there is room again.
+    h.pass(600_000);
+    let join = h.send(Request::Join(long(10 << 10)));
+    assert_eq!(h.reply(join), None);
+}
+
+#[test]
 fn the_group_size_has_a_limit() {
     let mut h = Harness::with(crate::config::GroupSettings { members_max: 2, ..settings() });
     let (ids, _) = h.stable_group(2);
