@@ -6,10 +6,11 @@ use kafka_protocol::messages::{ApiVersionsRequest, ApiVersionsResponse};
 use kafka_protocol::protocol::StrBytes;
 
 use super::Client;
+use crate::metadata::{FEATURES, Image};
 use crate::wire::ErrorCode;
 use crate::wire::api::APIS;
 
-/// The new group protocol (KIP-848): level 1 of 1, as in every new cluster of Kafka 4.
+/// The new group protocol (KIP-848): level 1 of 1, as in every new cluster of Kafka 4; not to be changed yet.
 const GROUP_VERSION: &str = "group.version";
 const GROUP_VERSION_LEVEL: i16 = 1;
 /// From here on an answer tells the features.
@@ -18,11 +19,10 @@ const FIRST_VERSION_WITH_FEATURES: i16 = 3;
 const FIRST_VERSION_WITH_LEVEL_0: i16 = 4;
 
 pub async fn handle(client: &Client, version: i16, request: ApiVersionsRequest) -> ApiVersionsResponse {
-    let image_version = client.shard.image().version();
-    respond(version, &request, i64::try_from(image_version).unwrap_or(i64::MAX))
+    respond(&client.shard.image(), version, &request)
 }
 
-fn respond(version: i16, request: &ApiVersionsRequest, features_epoch: i64) -> ApiVersionsResponse {
+fn respond(image: &Image, version: i16, request: &ApiVersionsRequest) -> ApiVersionsResponse {
     // The client's name goes into metrics, so it is checked (KIP-511).
     let names = [&request.client_software_name, &request.client_software_version];
     if version >= 3 && !names.into_iter().all(|name| is_software_name(name)) {
@@ -32,25 +32,37 @@ fn respond(version: i16, request: &ApiVersionsRequest, features_epoch: i64) -> A
         ApiVersion::default().with_api_key(api.key as i16).with_min_version(api.min).with_max_version(api.max)
     });
     let response = ApiVersionsResponse::default().with_api_keys(keys.collect());
-    if version < FIRST_VERSION_WITH_FEATURES {
-        return response;
+    match version {
+        FIRST_VERSION_WITH_FEATURES.. => with_features(image, version, response),
+        _ => response,
     }
-    let name = StrBytes::from_static_str(GROUP_VERSION);
-    let level_min = if version < FIRST_VERSION_WITH_LEVEL_0 { GROUP_VERSION_LEVEL } else { 0 };
+}
+
+fn with_features(image: &Image, version: i16, response: ApiVersionsResponse) -> ApiVersionsResponse {
+    let supported = |name, min, max| {
+        // What older clients can be told is that the level is not open to change.
+        let min = if version < FIRST_VERSION_WITH_LEVEL_0 { max } else { min };
+        SupportedFeatureKey::default()
+            .with_name(StrBytes::from_static_str(name))
+            .with_min_version(min)
+            .with_max_version(max)
+    };
+    let finalized = |name: &str, level| {
+        FinalizedFeatureKey::default()
+            .with_name(StrBytes::from_string(name.to_owned()))
+            .with_min_version_level(level)
+            .with_max_version_level(level)
+    };
+    let of_table = FEATURES.iter().filter(|feature| feature.min > 0 || version >= FIRST_VERSION_WITH_LEVEL_0);
+    let of_table = of_table.map(|feature| supported(feature.name, feature.min, feature.max));
+    let groups = supported(GROUP_VERSION, 0, GROUP_VERSION_LEVEL);
+    let levels = image.features().map(|(name, level)| finalized(name, level));
     response
-        .with_supported_features(vec![
-            SupportedFeatureKey::default()
-                .with_name(name.clone())
-                .with_min_version(level_min)
-                .with_max_version(GROUP_VERSION_LEVEL),
-        ])
-        .with_finalized_features_epoch(features_epoch)
-        .with_finalized_features(vec![
-            FinalizedFeatureKey::default()
-                .with_name(name)
-                .with_min_version_level(GROUP_VERSION_LEVEL)
-                .with_max_version_level(GROUP_VERSION_LEVEL),
-        ])
+        .with_supported_features(std::iter::once(groups).chain(of_table).collect())
+        .with_finalized_features_epoch(i64::try_from(image.version()).unwrap_or(i64::MAX))
+        .with_finalized_features(
+            std::iter::once(finalized(GROUP_VERSION, GROUP_VERSION_LEVEL)).chain(levels).collect(),
+        )
 }
 
 /// Letters, digits, `.` and `-`, the first and the last a letter or digit.
@@ -77,7 +89,7 @@ mod tests {
     #[test]
     fn the_table_is_answered_in_every_version() {
         for version in 0..=4 {
-            let response = respond(version, &request("librdkafka", "2.0.2"), 7);
+            let response = respond(&Image::default(), version, &request("librdkafka", "2.0.2"));
             assert_eq!(response.api_keys.len(), APIS.len());
             let produce = &response.api_keys[0];
             assert_eq!((produce.api_key, produce.min_version), (0, 0));
@@ -90,9 +102,33 @@ mod tests {
     #[test]
     fn a_client_without_a_proper_name_is_refused() {
         for (name, version) in [("", ""), ("x y", "1"), ("a", "-1"), ("a", "1."), ("ü", "1")] {
-            assert_eq!(respond(3, &request(name, version), 7).error_code, 42, "{name} {version}");
+            assert_eq!(
+                respond(&Image::default(), 3, &request(name, version)).error_code,
+                42,
+                "{name} {version}"
+            );
         }
-        assert_eq!(respond(3, &request("apache-kafka-java", "4.1.0-SNAPSHOT"), 7).error_code, 0);
-        assert_eq!(respond(0, &ApiVersionsRequest::default(), 7).error_code, 0);
+        assert_eq!(
+            respond(&Image::default(), 3, &request("apache-kafka-java", "4.1.0-SNAPSHOT")).error_code,
+            0
+        );
+        assert_eq!(respond(&Image::default(), 0, &ApiVersionsRequest::default()).error_code, 0);
+    }
+
+    #[test]
+    fn features_are_told_to_clients_that_understand_them() {
+        let cluster = super::super::cluster_view::testing::cluster(&[]);
+        let told = |version| respond(cluster.image(), version, &request("librdkafka", "2.0.2"));
+        assert_eq!(told(2).supported_features, []);
+        let is_told = |version| {
+            told(version).supported_features.iter().any(|feature| &*feature.name == "transaction.version")
+        };
+        assert!(!is_told(3));
+        let features = told(4).supported_features;
+        let feature = &features[1];
+        assert_eq!((&*feature.name, feature.min_version, feature.max_version), ("transaction.version", 0, 2));
+        for version in 0..=4 {
+            assert!(guard::encode(version, CorrelationId(1), &told(version)).is_ok(), "{version}");
+        }
     }
 }

@@ -2,15 +2,17 @@
 //! `AbstractResponse.errorCounts` is the same, but for NONE, which is not counted here.
 
 use kafka_protocol::messages::{
-    AlterConfigsResponse, AlterReplicaLogDirsResponse, ApiVersionsResponse, ConsumerGroupDescribeResponse,
-    ConsumerGroupHeartbeatResponse, CreatePartitionsResponse, CreateTopicsResponse, DeleteGroupsResponse,
-    DeleteRecordsResponse, DeleteTopicsResponse, DescribeClusterResponse, DescribeConfigsResponse,
-    DescribeGroupsResponse, DescribeLogDirsResponse, DescribeProducersResponse,
-    DescribeTopicPartitionsResponse, FindCoordinatorResponse, HeartbeatResponse,
+    AddOffsetsToTxnResponse, AddPartitionsToTxnResponse, AlterConfigsResponse, AlterReplicaLogDirsResponse,
+    ApiVersionsResponse, ConsumerGroupDescribeResponse, ConsumerGroupHeartbeatResponse,
+    CreatePartitionsResponse, CreateTopicsResponse, DeleteGroupsResponse, DeleteRecordsResponse,
+    DeleteTopicsResponse, DescribeClusterResponse, DescribeConfigsResponse, DescribeGroupsResponse,
+    DescribeLogDirsResponse, DescribeProducersResponse, DescribeTopicPartitionsResponse,
+    DescribeTransactionsResponse, EndTxnResponse, FindCoordinatorResponse, HeartbeatResponse,
     IncrementalAlterConfigsResponse, InitProducerIdResponse, JoinGroupResponse, LeaveGroupResponse,
-    ListConfigResourcesResponse, ListGroupsResponse, ListOffsetsResponse, MetadataResponse,
-    OffsetCommitResponse, OffsetDeleteResponse, OffsetFetchResponse, OffsetForLeaderEpochResponse,
-    SyncGroupResponse,
+    ListConfigResourcesResponse, ListGroupsResponse, ListOffsetsResponse, ListTransactionsResponse,
+    MetadataResponse, OffsetCommitResponse, OffsetDeleteResponse, OffsetFetchResponse,
+    OffsetForLeaderEpochResponse, SyncGroupResponse, TxnOffsetCommitResponse, UpdateFeaturesResponse,
+    WriteTxnMarkersResponse,
 };
 
 /// An answer that may carry errors.
@@ -42,6 +44,10 @@ macro_rules! error_codes {
 }
 
 error_codes! {
+    AddOffsetsToTxnResponse: [error_code];
+    AddPartitionsToTxnResponse: [error_code]
+        [results_by_topic_v3_and_below.results_by_partition.partition_error_code]
+        [results_by_transaction.topic_results.results_by_partition.partition_error_code];
     AlterConfigsResponse: [responses.error_code];
     AlterReplicaLogDirsResponse: [results.partitions.error_code];
     ApiVersionsResponse: [error_code];
@@ -58,6 +64,8 @@ error_codes! {
     DescribeLogDirsResponse: [error_code] [results.error_code];
     DescribeProducersResponse: [topics.partitions.error_code];
     DescribeTopicPartitionsResponse: [topics.error_code] [topics.partitions.error_code];
+    DescribeTransactionsResponse: [transaction_states.error_code];
+    EndTxnResponse: [error_code];
     FindCoordinatorResponse: [error_code] [coordinators.error_code];
     HeartbeatResponse: [error_code];
     IncrementalAlterConfigsResponse: [responses.error_code];
@@ -66,6 +74,7 @@ error_codes! {
     LeaveGroupResponse: [error_code] [members.error_code];
     ListConfigResourcesResponse: [error_code];
     ListGroupsResponse: [error_code];
+    ListTransactionsResponse: [error_code];
     ListOffsetsResponse: [topics.partitions.error_code];
     MetadataResponse: [error_code] [topics.error_code] [topics.partitions.error_code];
     OffsetCommitResponse: [topics.partitions.error_code];
@@ -74,6 +83,9 @@ error_codes! {
         [groups.topics.partitions.error_code];
     OffsetForLeaderEpochResponse: [topics.partitions.error_code];
     SyncGroupResponse: [error_code];
+    TxnOffsetCommitResponse: [topics.partitions.error_code];
+    UpdateFeaturesResponse: [error_code] [results.error_code];
+    WriteTxnMarkersResponse: [markers.topics.partitions.error_code];
 }
 
 #[cfg(test)]

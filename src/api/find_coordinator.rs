@@ -1,5 +1,5 @@
-//! FindCoordinator 0–6: the broker that leads the partition of `__consumer_offsets` a group is kept in. The
-//! first question makes the topic.
+//! FindCoordinator 0–6: the broker that leads the partition of `__consumer_offsets` a group is kept in, or of
+//! `__transaction_state` a transactional id. The first question makes the topic.
 
 use std::sync::Once;
 
@@ -9,16 +9,56 @@ use kafka_protocol::protocol::StrBytes;
 
 use super::Client;
 use super::cluster_view::{broker_id, text};
-use super::internal_topics::{CONSUMER_OFFSETS, consumer_offsets};
+use super::internal_topics::{CONSUMER_OFFSETS, TRANSACTION_STATE, consumer_offsets, transaction_state};
 use crate::base::BrokerId;
+use crate::config::BrokerConfig;
 use crate::coordinator::partition_for;
-use crate::metadata::{Command, CreateTopics, Image};
+use crate::metadata::{Command, CreateTopics, Image, NewTopic};
 use crate::wire::ErrorCode;
 
 /// From here on a request names several keys.
 const FIRST_VERSION_WITH_BATCH: i16 = 4;
-/// The only kind of coordinator that is served; 1 is of transactions, 2 of share groups.
-const GROUP_KEY_TYPE: i8 = 0;
+
+/// What is coordinated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Group,
+    Transaction,
+}
+
+impl Kind {
+    fn from_key_type(key_type: i8) -> Result<Self, Failure> {
+        let message = match key_type {
+            0 => return Ok(Kind::Group),
+            1 => return Ok(Kind::Transaction),
+            2 => "share groups are not served yet".to_owned(),
+            other => format!("{other} is not a coordinator type"),
+        };
+        Err(Failure { code: ErrorCode::InvalidRequest, message })
+    }
+
+    fn topic(self) -> &'static str {
+        match self {
+            Kind::Group => CONSUMER_OFFSETS,
+            Kind::Transaction => TRANSACTION_STATE,
+        }
+    }
+
+    fn new_topic(self, config: &BrokerConfig) -> NewTopic {
+        match self {
+            Kind::Group => consumer_offsets(config),
+            Kind::Transaction => transaction_state(config),
+        }
+    }
+
+    /// The property that sets how many replicas its topic has.
+    fn replicas_property(self) -> &'static str {
+        match self {
+            Kind::Group => "offsets.topic.replication.factor",
+            Kind::Transaction => "transaction.state.log.replication.factor",
+        }
+    }
+}
 
 /// Where a coordinator is.
 struct Place {
@@ -71,23 +111,17 @@ fn answer(key: StrBytes, found: Result<Place, Failure>) -> Coordinator {
 }
 
 async fn find(client: &Client, key_type: i8, key: &str) -> Result<Place, Failure> {
-    if key_type != GROUP_KEY_TYPE {
-        let message = match key_type {
-            1 => "transactions are not served yet".to_owned(),
-            2 => "share groups are not served yet".to_owned(),
-            other => format!("{other} is not a coordinator type"),
-        };
-        return Err(Failure { code: ErrorCode::InvalidRequest, message });
+    let kind = Kind::from_key_type(key_type)?;
+    if client.shard.image().topic(kind.topic()).is_none() {
+        make_topic(client, kind).await?;
     }
-    if client.shard.image().topic(CONSUMER_OFFSETS).is_none() {
-        make_topic(client).await?;
-    }
-    locate(&client.shard.image(), client.listener.as_str(), key)
+    locate(&client.shard.image(), client.listener.as_str(), kind, key)
 }
 
-/// Makes the offsets topic. Another request may have been faster: then it is there.
-async fn make_topic(client: &Client) -> Result<(), Failure> {
-    let topic = consumer_offsets(client.shard.config());
+/// Makes the coordinator's topic. Another request may have been faster: then it is there.
+async fn make_topic(client: &Client, kind: Kind) -> Result<(), Failure> {
+    let topic = kind.new_topic(client.shard.config());
+    let replicas = topic.replication_factor;
     let command = Command::CreateTopics(CreateTopics { topics: vec![topic], validate_only: false });
     let created = match client.command(command).await {
         Ok(response) => response.topics_created(),
@@ -96,29 +130,36 @@ async fn make_topic(client: &Client) -> Result<(), Failure> {
     match created.into_iter().next() {
         Some((_, Err(refusal))) if refusal.code != ErrorCode::TopicAlreadyExists => {
             let message = format!(
-                "{CONSUMER_OFFSETS} cannot be created with offsets.topic.replication.factor={}: {}",
-                client.shard.config().groups.offsets_topic_replication_factor,
+                "{} cannot be created with {}={replicas}: {}",
+                kind.topic(),
+                kind.replicas_property(),
                 refusal.message
             );
             // Clients ask again and again; an operator needs to read it once.
-            static WARNED: Once = Once::new();
-            WARNED.call_once(|| tracing::warn!("no group can be served: {message}"));
+            static GROUPS: Once = Once::new();
+            static TRANSACTIONS: Once = Once::new();
+            match kind {
+                Kind::Group => GROUPS.call_once(|| tracing::warn!("no group can be served: {message}")),
+                Kind::Transaction => {
+                    TRANSACTIONS.call_once(|| tracing::warn!("no transaction can be served: {message}"));
+                }
+            }
             Err(unavailable(message))
         }
         _ => Ok(()),
     }
 }
 
-fn locate(image: &Image, listener: &str, group: &str) -> Result<Place, Failure> {
+fn locate(image: &Image, listener: &str, kind: Kind, key: &str) -> Result<Place, Failure> {
+    let name = kind.topic();
     let topic = image
-        .topic(CONSUMER_OFFSETS)
+        .topic(name)
         .filter(|topic| !topic.partitions.is_empty())
-        .ok_or_else(|| unavailable(format!("{CONSUMER_OFFSETS} is not there")))?;
-    let index = partition_for(group, topic.partitions.len() as i32);
+        .ok_or_else(|| unavailable(format!("{name} is not there")))?;
+    let index = partition_for(key, topic.partitions.len() as i32);
     let leader = topic.partitions[index.0 as usize].leader;
     let broker = leader.and_then(|leader| image.broker(leader)).filter(|broker| !broker.fenced);
-    let broker = broker
-        .ok_or_else(|| unavailable(format!("partition {index} of {CONSUMER_OFFSETS} has no leader")))?;
+    let broker = broker.ok_or_else(|| unavailable(format!("partition {index} of {name} has no leader")))?;
     let endpoint = broker
         .endpoint(listener)
         .ok_or_else(|| unavailable(format!("broker {} has no listener {listener}", broker.id)))?;
@@ -139,18 +180,19 @@ mod tests {
     #[test]
     fn a_group_is_at_the_leader_of_its_partition() {
         let state = testing::cluster(&[(CONSUMER_OFFSETS, 50)]);
-        let place =
-            locate(state.image(), "INSIDE", "g").unwrap_or_else(|failure| panic!("{}", failure.message));
+        let place = locate(state.image(), "INSIDE", Kind::Group, "g")
+            .unwrap_or_else(|failure| panic!("{}", failure.message));
         assert_eq!((place.broker, &*place.host, place.port), (BrokerId(1), "inside-1", 9092));
     }
 
     #[test]
     fn without_topic_or_listener_there_is_no_coordinator() {
         let state = testing::cluster(&[("t", 1)]);
-        let failure = locate(state.image(), "INSIDE", "g").err().expect("no topic");
+        let failure = locate(state.image(), "INSIDE", Kind::Group, "g").err().expect("no topic");
         assert_eq!(failure.code, ErrorCode::CoordinatorNotAvailable);
         let state = testing::cluster(&[(CONSUMER_OFFSETS, 50)]);
-        assert!(locate(state.image(), "OUTSIDE", "g").is_err());
+        assert!(locate(state.image(), "OUTSIDE", Kind::Group, "g").is_err());
+        assert!(locate(state.image(), "INSIDE", Kind::Transaction, "t").is_err());
     }
 
     #[test]

@@ -14,7 +14,8 @@ use super::{
     Client, Outcome, alter_replica_log_dirs, answer, api_versions, configs, create_partitions, create_topics,
     delete_records, delete_topics, describe_cluster, describe_log_dirs, describe_producers,
     describe_topic_partitions, fetch, find_coordinator, groups, init_producer_id, list_offsets, malformed,
-    metadata, offset_for_leader_epoch, offsets, produce,
+    metadata, offset_for_leader_epoch, offsets, produce, transactions, txn_offset_commit, update_features,
+    write_txn_markers,
 };
 use crate::wire::header::RequestHeader;
 use crate::wire::read::DecodeError;
@@ -84,7 +85,35 @@ pub(super) fn handler(key: ApiKey) -> Option<Handler> {
             typed(client, header, body, move |request| delete_records::handle(client, request))
         },
         ApiKey::InitProducerId => |client, header, body| {
-            typed(client, header, body, move |request| init_producer_id::handle(client, request))
+            typed(client, header, body, move |request| {
+                init_producer_id::handle(client, header.version, request)
+            })
+        },
+        ApiKey::AddPartitionsToTxn => |client, header, body| {
+            typed(client, header, body, move |request| transactions::add_partitions(client, header, request))
+        },
+        ApiKey::AddOffsetsToTxn => |client, header, body| {
+            typed(client, header, body, move |request| transactions::add_offsets(client, header, request))
+        },
+        ApiKey::EndTxn => |client, header, body| {
+            typed(client, header, body, move |request| transactions::end(client, header, request))
+        },
+        ApiKey::WriteTxnMarkers => |client, header, body| {
+            typed(client, header, body, move |request| write_txn_markers::handle(client, request))
+        },
+        ApiKey::TxnOffsetCommit => |client, header, body| {
+            typed(client, header, body, move |request| txn_offset_commit::handle(client, header, request))
+        },
+        ApiKey::UpdateFeatures => |client, header, body| {
+            typed(client, header, body, move |request| {
+                update_features::handle(client, header.version, request)
+            })
+        },
+        ApiKey::DescribeTransactions => |client, header, body| {
+            typed(client, header, body, move |request| transactions::describe(client, request))
+        },
+        ApiKey::ListTransactions => |client, header, body| {
+            typed(client, header, body, move |request| transactions::list(client, request))
         },
         ApiKey::OffsetForLeaderEpoch => |client, header, body| {
             typed(client, header, body, move |request| offset_for_leader_epoch::handle(client, request))

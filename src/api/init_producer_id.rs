@@ -1,21 +1,37 @@
-//! InitProducerId 0–5 for idempotent producers (KIP-98). Transactions are not served yet: a transactional id
-//! is refused with an error that no client retries.
+//! InitProducerId 0–5 (KIP-98, KIP-360): an id of its own for an idempotent producer; for a transactional id the
+//! coordinator tells id and epoch.
 
 use kafka_protocol::messages::{InitProducerIdRequest, InitProducerIdResponse, ProducerId as WireProducerId};
 
 use super::Client;
-use crate::base::{ProducerId, ShardId};
+use crate::base::{ProducerEpoch, ProducerId, ShardId};
+use crate::coordinator::transactions::{self, Producer};
 use crate::metadata::Refusal;
 use crate::shard::messages::{ControlReply, ControlRequest, Reply, Request};
 use crate::wire::ErrorCode;
 
-pub async fn handle(client: &Client, request: InitProducerIdRequest) -> InitProducerIdResponse {
-    if let Some(code) = refusal(&request) {
-        return respond(Err(code));
+/// From here on clients know PRODUCER_FENCED.
+const FIRST_WITH_FENCED: i16 = 4;
+
+pub async fn handle(client: &Client, version: i16, request: InitProducerIdRequest) -> InitProducerIdResponse {
+    let expected = match expected(&request) {
+        Ok(expected) => expected,
+        Err(code) => return respond(Err(code)),
+    };
+    if let Some(id) = request.transactional_id {
+        let timeout_ms = request.transaction_timeout_ms;
+        let asked = transactions::Request::Init { id: id.0, timeout_ms, expected };
+        return match super::transactions::ask(client, asked).await {
+            transactions::Response::Init(result) => respond(
+                result.map_err(|error| super::transactions::fit_fenced(error, version >= FIRST_WITH_FENCED)),
+            ),
+            other => super::transactions::mismatch(&other),
+        };
     }
     let request = Request::Control(ControlRequest::ProducerId);
     match client.shard.ask(ShardId::CONTROL, request).await {
         Reply::Control(ControlReply::ProducerId(result)) => {
+            let result = result.map(|id| Producer { id, epoch: ProducerEpoch(0) });
             respond(result.map_err(|Refusal { code, .. }| match code {
                 // What a client understands as "ask again".
                 ErrorCode::NotController => ErrorCode::CoordinatorLoadInProgress,
@@ -26,56 +42,51 @@ pub async fn handle(client: &Client, request: InitProducerIdRequest) -> InitProd
     }
 }
 
-fn refusal(request: &InitProducerIdRequest) -> Option<ErrorCode> {
-    // An id without an epoch, or the other way round, is no producer.
-    if (request.producer_id.0 < 0) != (request.producer_epoch < 0) {
-        return Some(ErrorCode::InvalidRequest);
-    }
-    match request.transactional_id.as_deref().map(|id| &**id) {
-        None => None,
-        Some("") => Some(ErrorCode::InvalidRequest),
-        Some(_) => Some(ErrorCode::UnsupportedVersion),
+/// Who the producer believes to be. An id without an epoch, or the other way round, is no producer.
+fn expected(request: &InitProducerIdRequest) -> Result<Option<Producer>, ErrorCode> {
+    match (request.producer_id.0, request.producer_epoch) {
+        (-1, -1) => Ok(None),
+        (-1, _) | (_, -1) => Err(ErrorCode::InvalidRequest),
+        (id, epoch) => Ok(Some(Producer { id: ProducerId(id), epoch: ProducerEpoch(epoch) })),
     }
 }
 
-fn respond(result: Result<ProducerId, ErrorCode>) -> InitProducerIdResponse {
+fn respond(result: Result<Producer, ErrorCode>) -> InitProducerIdResponse {
     let none = InitProducerIdResponse::default().with_producer_id(WireProducerId(-1)).with_producer_epoch(-1);
     match result {
-        Ok(id) => none.with_producer_id(WireProducerId(id.0)).with_producer_epoch(0),
+        Ok(producer) => {
+            none.with_producer_id(WireProducerId(producer.id.0)).with_producer_epoch(producer.epoch.0)
+        }
         Err(code) => none.with_error_code(code.code()),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use kafka_protocol::messages::TransactionalId;
-    use kafka_protocol::protocol::StrBytes;
-
     use super::*;
     use crate::wire::guard;
     use crate::wire::header::CorrelationId;
 
-    fn request(id: Option<&'static str>, producer_id: i64, epoch: i16) -> InitProducerIdRequest {
+    fn request(producer_id: i64, epoch: i16) -> InitProducerIdRequest {
         InitProducerIdRequest::default()
-            .with_transactional_id(id.map(|id| TransactionalId(StrBytes::from_static_str(id))))
             .with_producer_id(WireProducerId(producer_id))
             .with_producer_epoch(epoch)
     }
 
     #[test]
-    fn only_idempotent_producers_are_served() {
-        assert_eq!(refusal(&request(None, -1, -1)), None);
-        assert_eq!(refusal(&request(None, 5, 1)), None);
-        assert_eq!(refusal(&request(None, 5, -1)), Some(ErrorCode::InvalidRequest));
-        assert_eq!(refusal(&request(None, -1, 5)), Some(ErrorCode::InvalidRequest));
-        assert_eq!(refusal(&request(Some(""), -1, -1)), Some(ErrorCode::InvalidRequest));
-        assert_eq!(refusal(&request(Some("t"), -1, -1)), Some(ErrorCode::UnsupportedVersion));
+    fn an_id_goes_with_an_epoch() {
+        assert_eq!(expected(&request(-1, -1)), Ok(None));
+        let producer = Producer { id: ProducerId(5), epoch: ProducerEpoch(1) };
+        assert_eq!(expected(&request(5, 1)), Ok(Some(producer)));
+        assert_eq!(expected(&request(5, -1)), Err(ErrorCode::InvalidRequest));
+        assert_eq!(expected(&request(-1, 5)), Err(ErrorCode::InvalidRequest));
     }
 
     #[test]
     fn every_version_can_be_encoded() {
         for version in 0..=5 {
-            for result in [Ok(ProducerId(7)), Err(ErrorCode::InvalidRequest)] {
+            let producer = Producer { id: ProducerId(7), epoch: ProducerEpoch(3) };
+            for result in [Ok(producer), Err(ErrorCode::InvalidRequest)] {
                 assert!(guard::encode(version, CorrelationId(1), &respond(result)).is_ok());
             }
         }

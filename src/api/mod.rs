@@ -38,7 +38,12 @@ pub mod offset_for_leader_epoch;
 mod offsets;
 pub mod produce;
 mod shares;
+mod transactions;
 pub mod txn_driver;
+mod txn_offset_commit;
+pub mod update_features;
+mod verification;
+mod write_txn_markers;
 
 use std::rc::Rc;
 

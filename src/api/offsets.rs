@@ -67,7 +67,7 @@ fn find<'a>(image: &'a Image, version: i16, name: &str, id: Uuid) -> Result<&'a 
 
 /// What goes to the coordinator, under the names and ids of the topics, and an answer with the errors of what
 /// does not: an offset of a partition that is not there would stay for ever.
-fn split_commit(
+pub(super) fn split_commit(
     image: &Image,
     version: i16,
     mut request: OffsetCommitRequest,
@@ -118,8 +118,24 @@ fn name_of(topic: &TopicImage, asked: TopicName) -> TopicName {
     }
 }
 
+/// The answer when the whole commit meets `error`.
+pub(super) fn commit_failed(request: &OffsetCommitRequest, error: ErrorCode) -> OffsetCommitResponse {
+    let topics = request.topics.iter().map(|topic| {
+        let partitions = topic.partitions.iter().map(|partition| {
+            OffsetCommitResponsePartition::default()
+                .with_partition_index(partition.partition_index)
+                .with_error_code(error.code())
+        });
+        OffsetCommitResponseTopic::default()
+            .with_name(topic.name.clone())
+            .with_topic_id(topic.topic_id)
+            .with_partitions(partitions.collect())
+    });
+    OffsetCommitResponse::default().with_topics(topics.collect())
+}
+
 /// Both lists have the topics in the order of the request; the coordinator's may lack some.
-fn merge_commit(response: &mut OffsetCommitResponse, answer: OffsetCommitResponse) {
+pub(super) fn merge_commit(response: &mut OffsetCommitResponse, answer: OffsetCommitResponse) {
     let mut topics = response.topics.iter_mut();
     for answered in answer.topics {
         if let Some(topic) = topics.by_ref().find(|topic| topic.name == answered.name) {

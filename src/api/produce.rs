@@ -8,11 +8,16 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use kafka_protocol::protocol::StrBytes;
+use zerocopy::FromBytes;
 
 use super::client::{Target, find_partition, find_topic};
 use super::shares::{Place, Share, Shares};
+use super::verification::{Candidate, Operation, produce_failure, verify};
 use super::{Client, CloseReason, Outcome, answer, malformed};
-use crate::base::{LeaderEpoch, PartitionIndex};
+use crate::base::clock;
+use crate::base::{LeaderEpoch, PartitionIndex, TopicPartition};
+use crate::coordinator::transactions::Producer;
 use crate::log::{Claim, Origin};
 use crate::metadata::Image;
 use crate::partition::{Acks, AppendFailure};
@@ -24,6 +29,7 @@ use crate::wire::parts::{CurrentLeader, TopicRef};
 use crate::wire::produce::{
     self, ProducePartitionResponse, ProduceRequest, ProduceResponse, ProduceTopic, ProduceTopicResponse,
 };
+use crate::wire::record::BatchHead;
 
 /// Kafka's own clients may write to internal topics with this client id alone (`AdminUtils`).
 const ADMIN_CLIENT_ID: &[u8] = b"__admin_client";
@@ -54,23 +60,30 @@ pub async fn begin(
             return done(answer(header, response.encode(header.version, header.correlation_id)));
         }
     };
-    if request.transactional_id.is_some() {
-        // Transactions are not served: InitProducerId gave nobody a transactional producer id.
-        if acks == Acks::None {
-            let refused = CloseReason::UnacknowledgedFailure(ErrorCode::InvalidTxnState);
-            return done(Outcome::Close(refused));
+    let transaction = match find_transaction(&request) {
+        Ok(transaction) => transaction,
+        Err(code) if acks == Acks::None => {
+            return done(Outcome::Close(CloseReason::UnacknowledgedFailure(code)));
         }
-        let response = refuse_all(&request, ErrorCode::InvalidTxnState);
-        count_errors(client, header, &response);
-        return done(answer(header, response.encode(header.version, header.correlation_id)));
-    }
+        Err(code) => {
+            let response = refuse_all(&request, code);
+            count_errors(client, header, &response);
+            return done(answer(header, response.encode(header.version, header.correlation_id)));
+        }
+    };
     let image = client.shard.image();
     let may_write_internal = header.client_id.as_deref() == Some(ADMIN_CLIENT_ID);
     let (mut response, shares) = split(client, &image, request.topics, may_write_internal);
     let timeout = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0));
-    let shares = shares.into_vec();
+    let mut shares = shares.into_vec();
+    if let Some(transaction) = transaction {
+        verify_shares(client, header.version, &image, &transaction, &mut shares, &mut response).await;
+    }
     let mut sent = Vec::with_capacity(shares.len());
     for Share { owner, parts, places } in shares {
+        if parts.is_empty() {
+            continue;
+        }
         let bytes = parts.iter().map(|part| part.records.len() as u64).sum();
         client.leaning.borrow_mut().note(owner, bytes);
         let append =
@@ -104,6 +117,102 @@ pub async fn begin(
         name_leaders(&client, &mut response);
         answer(&header, response.encode(header.version, header.correlation_id))
     })
+}
+
+/// Whose transaction a request writes to.
+struct Transaction {
+    id: StrBytes,
+    producer: Producer,
+}
+
+/// The transaction of the request's transactional batches, if it has any: of one producer, with its
+/// transactional id.
+fn find_transaction(request: &ProduceRequest) -> Result<Option<Transaction>, ErrorCode> {
+    let mut found = None;
+    let batches = request.topics.iter().flat_map(|topic| &topic.partitions);
+    for head in batches.filter_map(|partition| transactional_head(partition.records.as_ref()?)) {
+        let Some(id) = &request.transactional_id else {
+            return Err(ErrorCode::TransactionalIdAuthorizationFailed);
+        };
+        let producer = Producer { id: head.producer_id(), epoch: head.producer_epoch() };
+        let first = found.get_or_insert_with(|| Transaction { id: id.clone(), producer });
+        if first.producer != producer {
+            return Err(ErrorCode::InvalidProducerIdMapping);
+        }
+    }
+    Ok(found)
+}
+
+/// The head of a transactional batch. Looks at one byte of any other.
+fn transactional_head(records: &Bytes) -> Option<BatchHead> {
+    /// The low byte of the attributes, and its bit.
+    const ATTRIBUTES_AT: usize = 22;
+    const TRANSACTIONAL: u8 = 1 << 4;
+    if records.get(ATTRIBUTES_AT)? & TRANSACTIONAL == 0 {
+        return None;
+    }
+    BatchHead::read_from_prefix(records).ok().map(|(head, _)| head)
+}
+
+/// Has each transactional batch verified before it is queued (KIP-890); those that fail are answered and taken
+/// out. The connection's next requests wait, so that batches reach their partitions in order.
+async fn verify_shares(
+    client: &Client,
+    version: i16,
+    image: &Image,
+    transaction: &Transaction,
+    shares: &mut [Share<AppendPart, Place>],
+    response: &mut ProduceResponse,
+) {
+    // What was queued before this request is not held up.
+    client.shard.end_turn();
+    let operation = Operation::of_produce(version);
+    let settings = &client.shard.config().transactions;
+    let give_up = clock::monotonic().plus(settings.add_retry_max);
+    let mut verdicts = loop {
+        let candidates = candidates(image, shares);
+        let verified = verify(client, &transaction.id, transaction.producer, operation, candidates).await;
+        // The last transaction of a quick producer may still be on its way to the end.
+        let is_busy = verified.iter().any(|(_, verdict)| *verdict == Err(ErrorCode::ConcurrentTransactions));
+        if !is_busy || operation != Operation::Add || clock::monotonic() >= give_up {
+            break verified;
+        }
+        client.shard.sleep(settings.add_retry_pause).await;
+    };
+    // From the last on, so that what is taken out does not move the others.
+    verdicts.sort_unstable_by_key(|(at, _)| std::cmp::Reverse(*at));
+    for ((share, part), verdict) in verdicts {
+        let share = &mut shares[share];
+        match verdict {
+            Ok(claim) => share.parts[part].claim = claim,
+            Err(error) => {
+                share.parts.remove(part);
+                let place = share.places.remove(part);
+                let partition = &mut response.topics[place.topic].partitions[place.partition];
+                let (code, message) = produce_failure(error, operation);
+                *partition = ProducePartitionResponse::failed(partition.index, code);
+                partition.error_message = message;
+            }
+        }
+    }
+}
+
+fn candidates(image: &Image, shares: &[Share<AppendPart, Place>]) -> Vec<Candidate<(usize, usize)>> {
+    let mut candidates = Vec::new();
+    for (share_at, share) in shares.iter().enumerate() {
+        for (part_at, part) in share.parts.iter().enumerate() {
+            let Some(head) = transactional_head(&part.records) else { continue };
+            let Some(topic) = image.topic_by_id(part.key.topic) else { continue };
+            candidates.push(Candidate {
+                at: (share_at, part_at),
+                owner: share.owner,
+                key: part.key,
+                partition: TopicPartition::new(topic.name.clone(), part.key.partition),
+                sequence: head.base_sequence(),
+            });
+        }
+    }
+    candidates
 }
 
 fn done(outcome: Outcome) -> Pin<Box<dyn Future<Output = Outcome>>> {

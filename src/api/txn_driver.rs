@@ -22,14 +22,12 @@ use crate::base::{PartitionIndex, ShardId, TopicId, TopicPartition};
 use crate::coordinator::transactions::{Coordinator, Effect, Marker, Request, TransactionVersion};
 use crate::coordinator::{Content, ReplyToken, Ticket};
 use crate::io::runtime::{Notify, Queue, spawn};
-use crate::metadata::Image;
+use crate::metadata::{Image, TRANSACTION_VERSION};
 use crate::shard::messages::{ControlReply, ControlRequest, Reply, Request as ShardRequest};
 use crate::shard::{Answer, PartitionKey, Shard};
 use crate::wire::ErrorCode;
 use crate::wire::record::BatchView;
 
-/// The feature that tells how transactions work (KIP-1022).
-pub const TRANSACTION_VERSION: &str = "transaction.version";
 /// Partitions that are read at the same time.
 const LOADERS_MAX: usize = 16;
 /// A batch larger than this when decompressed is not one of a coordinator's.

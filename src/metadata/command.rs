@@ -38,6 +38,7 @@ pub enum Command {
     DeleteTopics(DeleteTopics),
     CreatePartitions(CreatePartitions),
     AlterConfigs(AlterConfigs),
+    UpdateFeatures(UpdateFeatures),
     AllocateProducerIds {
         broker: BrokerId,
         epoch: BrokerEpoch,
@@ -60,6 +61,7 @@ pub enum CommandKind {
     DeleteTopics,
     CreatePartitions,
     AlterConfigs,
+    UpdateFeatures,
     AllocateProducerIds,
     ReplicasOffline,
 }
@@ -75,12 +77,13 @@ impl CommandKind {
             CommandKind::DeleteTopics => "delete_topics",
             CommandKind::CreatePartitions => "create_partitions",
             CommandKind::AlterConfigs => "alter_configs",
+            CommandKind::UpdateFeatures => "update_features",
             CommandKind::AllocateProducerIds => "allocate_producer_ids",
             CommandKind::ReplicasOffline => "replicas_offline",
         }
     }
 
-    pub const ALL: [CommandKind; 9] = [
+    pub const ALL: [CommandKind; 10] = [
         CommandKind::RegisterBroker,
         CommandKind::FenceBroker,
         CommandKind::UnfenceBroker,
@@ -88,6 +91,7 @@ impl CommandKind {
         CommandKind::DeleteTopics,
         CommandKind::CreatePartitions,
         CommandKind::AlterConfigs,
+        CommandKind::UpdateFeatures,
         CommandKind::AllocateProducerIds,
         CommandKind::ReplicasOffline,
     ];
@@ -104,9 +108,10 @@ impl CommandKind {
             | CommandKind::DeleteTopics
             | CommandKind::AlterConfigs
             | CommandKind::ReplicasOffline => true,
-            CommandKind::CreateTopics | CommandKind::CreatePartitions | CommandKind::AllocateProducerIds => {
-                false
-            }
+            CommandKind::CreateTopics
+            | CommandKind::CreatePartitions
+            | CommandKind::UpdateFeatures
+            | CommandKind::AllocateProducerIds => false,
         }
     }
 }
@@ -121,6 +126,7 @@ impl Command {
             Command::DeleteTopics(_) => CommandKind::DeleteTopics,
             Command::CreatePartitions(_) => CommandKind::CreatePartitions,
             Command::AlterConfigs(_) => CommandKind::AlterConfigs,
+            Command::UpdateFeatures(_) => CommandKind::UpdateFeatures,
             Command::AllocateProducerIds { .. } => CommandKind::AllocateProducerIds,
             Command::ReplicasOffline { .. } => CommandKind::ReplicasOffline,
         }
@@ -231,6 +237,30 @@ pub enum ConfigOp {
     Append(String),
     /// Takes the elements of a comma-separated list away.
     Subtract(String),
+}
+
+/// Levels to finalize, all or none.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UpdateFeatures {
+    pub updates: Vec<FeatureUpdate>,
+    pub validate_only: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FeatureUpdate {
+    pub name: String,
+    /// 0 takes the feature away.
+    pub level: i16,
+    pub upgrade: UpgradeType,
+}
+
+/// Which way the asker means to go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum UpgradeType {
+    Upgrade,
+    SafeDowngrade,
+    UnsafeDowngrade,
+    Unknown,
 }
 
 /// A range of producer ids that nobody else was given.

@@ -10,6 +10,7 @@ mod changes;
 mod codec;
 mod command;
 mod controller;
+mod features;
 mod image;
 mod names;
 mod record;
@@ -20,10 +21,11 @@ pub use changes::Changes;
 pub use codec::{DecodeError, Reader, Writer, decode_records, encode_records};
 pub use command::{
     AlterConfigs, Command, CommandKind, ConfigChange, ConfigEdit, ConfigOp, CreatePartitions, CreateTopics,
-    CreatedTopic, DeleteTopics, DeletedTopic, MorePartitions, NewTopic, ProducerIdBlock, Refusal,
-    RegisterBroker, Response, TopicRef,
+    CreatedTopic, DeleteTopics, DeletedTopic, FeatureUpdate, MorePartitions, NewTopic, ProducerIdBlock,
+    Refusal, RegisterBroker, Response, TopicRef, UpdateFeatures, UpgradeType,
 };
 pub use controller::{ConfigRules, Controller, ControllerSettings, IdSource, Outcome};
+pub use features::{FEATURES, Feature, TRANSACTION_VERSION};
 pub use image::{
     BrokerImage, ConfigResource, Endpoint, Image, LOST_DIRECTORY, Overrides, PartitionImage, TopicImage,
 };

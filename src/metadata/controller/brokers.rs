@@ -1,6 +1,7 @@
 //! Registration, fencing and producer id blocks.
 
 use super::super::command::{ProducerIdBlock, Refusal, RegisterBroker, Response};
+use super::super::features::FEATURES;
 use super::super::image::{BrokerImage, Image, LOST_DIRECTORY};
 use super::super::record::{PartitionChange, Record};
 use super::Decision;
@@ -30,10 +31,17 @@ pub(super) fn register(image: &Image, request: RegisterBroker) -> Result<Decisio
         fenced: request.fenced,
         log_dirs: request.log_dirs,
     };
-    Ok(Decision {
-        records: vec![Record::BrokerRegistered(broker)],
-        response: Response::BrokerRegistered { epoch },
-    })
+    let mut records = vec![Record::BrokerRegistered(broker)];
+    if image.brokers().next().is_none() {
+        // The first broker of a new cluster: it speaks the newest there is.
+        records.extend(
+            FEATURES
+                .iter()
+                .filter(|feature| feature.initial > 0)
+                .map(|feature| Record::Feature { name: feature.name.to_owned(), level: feature.initial }),
+        );
+    }
+    Ok(Decision { records, response: Response::BrokerRegistered { epoch } })
 }
 
 pub(super) fn set_fenced(

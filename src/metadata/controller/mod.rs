@@ -5,6 +5,7 @@
 
 mod brokers;
 mod configs;
+mod features;
 mod topics;
 
 use std::rc::Rc;
@@ -113,6 +114,7 @@ impl Controller {
             Command::DeleteTopics(request) => self.delete_topics(image, request),
             Command::CreatePartitions(request) => self.create_partitions(image, request)?,
             Command::AlterConfigs(request) => self.alter_configs(image, request),
+            Command::UpdateFeatures(request) => features::update(image, request)?,
             Command::AllocateProducerIds { broker, epoch } => {
                 brokers::allocate_producer_ids(image, broker, epoch)?
             }

@@ -57,6 +57,11 @@ pub fn of(key: ApiKey) -> Option<&'static [Field]> {
         ApiKey::DeleteRecords => DELETE_RECORDS,
         ApiKey::InitProducerId => INIT_PRODUCER_ID,
         ApiKey::OffsetForLeaderEpoch => OFFSET_FOR_LEADER_EPOCH,
+        ApiKey::AddPartitionsToTxn => ADD_PARTITIONS_TO_TXN,
+        ApiKey::AddOffsetsToTxn => ADD_OFFSETS_TO_TXN,
+        ApiKey::EndTxn => END_TXN,
+        ApiKey::WriteTxnMarkers => WRITE_TXN_MARKERS,
+        ApiKey::TxnOffsetCommit => TXN_OFFSET_COMMIT,
         ApiKey::DescribeConfigs => DESCRIBE_CONFIGS,
         ApiKey::AlterConfigs => ALTER_CONFIGS,
         ApiKey::AlterReplicaLogDirs => ALTER_REPLICA_LOG_DIRS,
@@ -65,8 +70,11 @@ pub fn of(key: ApiKey) -> Option<&'static [Field]> {
         ApiKey::DeleteGroups => DELETE_GROUPS,
         ApiKey::IncrementalAlterConfigs => INCREMENTAL_ALTER_CONFIGS,
         ApiKey::OffsetDelete => OFFSET_DELETE,
+        ApiKey::UpdateFeatures => UPDATE_FEATURES,
         ApiKey::DescribeCluster => DESCRIBE_CLUSTER,
         ApiKey::DescribeProducers => TOPICS_WITH_PARTITIONS,
+        ApiKey::DescribeTransactions => DESCRIBE_TRANSACTIONS,
+        ApiKey::ListTransactions => LIST_TRANSACTIONS,
         ApiKey::ListConfigResources => LIST_CONFIG_RESOURCES,
         ApiKey::DescribeTopicPartitions => DESCRIBE_TOPIC_PARTITIONS,
         _ => return None,
@@ -213,6 +221,59 @@ const OFFSET_FOR_LEADER_EPOCH: &[Field] = &[
     since(3, INT32),
     all(Kind::Array(&[all(STRING), all(Kind::Array(&[all(INT32), all(INT32), all(INT32)]))])),
 ];
+
+const ADD_PARTITIONS_TO_TXN: &[Field] = &[
+    since(
+        4,
+        Kind::Array(&[
+            all(STRING),
+            all(INT64),
+            all(INT16),
+            all(BOOL),
+            all(Kind::Array(TOPIC_WITH_PARTITIONS)),
+        ]),
+    ),
+    until(3, STRING),
+    until(3, INT64),
+    until(3, INT16),
+    until(3, Kind::Array(TOPIC_WITH_PARTITIONS)),
+];
+
+const ADD_OFFSETS_TO_TXN: &[Field] = &[all(STRING), all(INT64), all(INT16), all(STRING)];
+
+const END_TXN: &[Field] = &[all(STRING), all(INT64), all(INT16), all(BOOL)];
+
+const WRITE_TXN_MARKERS: &[Field] = &[all(Kind::Array(&[
+    all(INT64),
+    all(INT16),
+    all(BOOL),
+    all(Kind::Array(TOPIC_WITH_PARTITIONS)),
+    all(INT32),
+]))];
+
+const TXN_OFFSET_COMMIT: &[Field] = &[
+    all(STRING),
+    all(STRING),
+    all(INT64),
+    all(INT16),
+    since(3, INT32),
+    since(3, STRING),
+    since(3, STRING),
+    all(Kind::Array(&[
+        all(STRING),
+        all(Kind::Array(&[all(INT32), all(INT64), since(2, INT32), all(STRING)])),
+    ])),
+];
+
+const UPDATE_FEATURES: &[Field] = &[
+    all(INT32),
+    all(Kind::Array(&[all(STRING), all(INT16), until(0, BOOL), since(1, INT8)])),
+    since(1, BOOL),
+];
+
+const DESCRIBE_TRANSACTIONS: &[Field] = &[all(STRINGS)];
+
+const LIST_TRANSACTIONS: &[Field] = &[all(STRINGS), all(Kind::ArrayOf(&INT64)), since(1, INT64)];
 
 const DESCRIBE_CONFIGS: &[Field] =
     &[all(Kind::Array(&[all(INT8), all(STRING), all(STRINGS)])), all(BOOL), since(3, BOOL)];

@@ -26,6 +26,7 @@ pub struct Batch {
     pub producer_id: i64,
     pub producer_epoch: i16,
     pub base_sequence: i32,
+    pub is_transactional: bool,
     pub records: Vec<Record>,
 }
 
@@ -57,6 +58,7 @@ impl Batch {
             producer_id: -1,
             producer_epoch: -1,
             base_sequence: -1,
+            is_transactional: false,
             records: values.iter().map(record).collect(),
         }
     }
@@ -73,6 +75,11 @@ impl Batch {
 
     pub fn with_producer(mut self, id: i64, epoch: i16, sequence: i32) -> Self {
         (self.producer_id, self.producer_epoch, self.base_sequence) = (id, epoch, sequence);
+        self
+    }
+
+    pub fn transactional(mut self) -> Self {
+        self.is_transactional = true;
         self
     }
 
@@ -96,7 +103,7 @@ impl Batch {
         batch.put_i32(-1);
         batch.put_u8(2);
         batch.put_u32(0);
-        batch.put_i16(self.codec as i16);
+        batch.put_i16(self.codec as i16 | i16::from(self.is_transactional) << 4);
         batch.put_i32(self.records.len() as i32 - 1);
         batch.put_i64(self.base_timestamp);
         batch.put_i64(self.base_timestamp + deltas.max().unwrap_or(0));

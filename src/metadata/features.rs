@@ -1,0 +1,18 @@
+//! What the cluster can be finalized to speak (KIP-584): features by their names in Kafka, with the levels that
+//! this version of kuring has.
+
+/// How transactions work: at level 2 every transaction has an epoch of its own (KIP-890).
+pub const TRANSACTION_VERSION: &str = "transaction.version";
+
+/// A feature and its levels; level 0 is the same as none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Feature {
+    pub name: &'static str,
+    pub min: i16,
+    pub max: i16,
+    /// What a new cluster begins with.
+    pub initial: i16,
+}
+
+/// All of them, ascending by name.
+pub const FEATURES: &[Feature] = &[Feature { name: TRANSACTION_VERSION, min: 0, max: 2, initial: 2 }];
