@@ -8,8 +8,9 @@
 //!
 //! Frames that grow hold memory while they wait for more, so a lane can be stuck: all of it is held by those who wait.
 //! Its first in line is then let through *beyond* the budget, with room for the whole of its frame, so that it never
-//! waits again; so is a frame that is longer than a lane's share. What is beyond is one frame, or several that are as
-//! much as a share of the long ones.
+//! waits again; so is a frame that is longer than a lane's share, a *giant*. What is beyond is one frame, or several that
+//! are as much as a share of the long ones. Giants that wait for that place stand in lines of their own, for no room in
+//! their lane is of use to them.
 
 use std::collections::BTreeMap;
 use std::task::Waker;
@@ -31,8 +32,13 @@ pub(super) enum Lane {
 }
 
 const LANES: usize = 5;
-/// All but the last have a line of those who wait.
-const LINES: [Lane; 4] = [Lane::ShortStranger, Lane::ShortProven, Lane::LongStranger, Lane::LongProven];
+/// Those that have a part of the budget.
+const KINDS: [Lane; 4] = [Lane::ShortStranger, Lane::ShortProven, Lane::LongStranger, Lane::LongProven];
+
+/// Those who wait for room in a lane of [`KINDS`] stand in the line of its number, and giants in one of these.
+const STRANGE_GIANTS: usize = 4;
+const PROVEN_GIANTS: usize = 5;
+const LINES: usize = 6;
 
 impl Lane {
     /// For a frame or a chunk of `bytes`, of a connection that is proven in short and in long ones or not.
@@ -94,7 +100,7 @@ struct Waiter {
 }
 
 /// Those who are to be woken.
-pub(super) type Called = [Option<Waker>; LINES.len()];
+pub(super) type Called = [Option<Waker>; LINES];
 
 /// The accounts of one pool.
 #[derive(Debug)]
@@ -105,9 +111,9 @@ pub(super) struct Accounts {
     in_use: [usize; LANES],
     /// Of these, what is held by those who wait.
     held: [usize; LANES],
-    lines: [BTreeMap<Ticket, Waiter>; LINES.len()],
+    lines: [BTreeMap<Ticket, Waiter>; LINES],
     /// How many were given, the ones beyond apart.
-    grants: [u64; LINES.len()],
+    grants: [u64; KINDS.len()],
     wanted_bytes: usize,
     next_number: u64,
     pub(super) muted: u64,
@@ -121,7 +127,7 @@ impl Accounts {
             in_use: [0; LANES],
             held: [0; LANES],
             lines: Default::default(),
-            grants: [0; LINES.len()],
+            grants: [0; KINDS.len()],
             wanted_bytes: 0,
             next_number: 0,
             muted: 0,
@@ -149,18 +155,18 @@ impl Accounts {
         self.lines.iter().any(|line| !line.is_empty())
     }
 
-    /// Much is held, or somebody waits: whoever asks should ask for little.
+    /// Much is held, or somebody waits for a part of the budget: whoever asks should ask for little.
     pub(super) fn is_tight(&self) -> bool {
         self.has_reserve()
             && (self.in_lanes() > self.budget_bytes / 2
                 || self.pair(Lane::ShortStranger) > self.reserve_bytes / 2
-                || self.somebody_waits())
+                || KINDS.into_iter().any(|lane| self.waits(lane)))
     }
 
     /// The lanes that are held by those who wait, whole, and how many chunks each has given so far: one that has given
     /// none between two looks does not move.
-    pub(super) fn stuck(&self) -> [Option<u64>; LINES.len()] {
-        LINES.map(|lane| {
+    pub(super) fn stuck(&self) -> [Option<u64>; KINDS.len()] {
+        KINDS.map(|lane| {
             let index = lane as usize;
             (self.in_use[index] > 0 && self.in_use[index] == self.held[index]).then(|| self.grants[index])
         })
@@ -171,7 +177,7 @@ impl Accounts {
         if let Some(ticket) = *ticket {
             self.leave(ticket);
         }
-        let line = &self.lines[wish.wants.lane as usize];
+        let line = &self.lines[self.line_of(&wish)];
         let in_turn = match *ticket {
             Some(ticket) => line.first_key_value().is_none_or(|(first, _)| ticket < *first),
             None => line.is_empty(),
@@ -199,20 +205,20 @@ impl Accounts {
     }
 
     pub(super) fn leave(&mut self, ticket: Ticket) {
-        for line in 0..LINES.len() {
+        for line in 0..LINES {
             self.remove(line, ticket);
         }
     }
 
     /// Calls the first of each line if there is room for it now.
     pub(super) fn call_next(&mut self) -> Called {
-        LINES.map(|lane| {
-            let (ticket, first) = self.lines[lane as usize].first_key_value()?;
+        std::array::from_fn(|line| {
+            let (ticket, first) = self.lines[line].first_key_value()?;
             if first.called {
                 return None;
             }
             let ticket = *ticket;
-            let mut first = self.remove(lane as usize, ticket)?;
+            let mut first = self.remove(line, ticket)?;
             first.called = self.admits(&first.wish).is_some();
             let waker = first.called.then(|| first.waker.clone());
             self.enter(ticket, first);
@@ -225,7 +231,21 @@ impl Accounts {
             self.held[holds.lane as usize] += holds.bytes;
         }
         self.wanted_bytes += waiter.wish.wants.bytes;
-        self.lines[waiter.wish.wants.lane as usize].insert(ticket, waiter);
+        let line = self.line_of(&waiter.wish);
+        self.lines[line].insert(ticket, waiter);
+    }
+
+    fn line_of(&self, wish: &Wish) -> usize {
+        match wish.wants.lane {
+            Lane::LongStranger if self.is_giant(wish) => STRANGE_GIANTS,
+            Lane::LongProven if self.is_giant(wish) => PROVEN_GIANTS,
+            lane => lane as usize,
+        }
+    }
+
+    /// It wants more than any lane has: only the place beyond the budget can serve it.
+    fn is_giant(&self, wish: &Wish) -> bool {
+        self.has_reserve() && wish.wants.bytes > self.long_bytes_max() / 2
     }
 
     fn remove(&mut self, line: usize, ticket: Ticket) -> Option<Waiter> {
@@ -247,7 +267,7 @@ impl Accounts {
             return (self.in_use() + bytes <= self.budget_bytes || self.in_use() == held)
                 .then_some(wish.wants);
         }
-        let is_giant = bytes > self.long_bytes_max() / 2;
+        let is_giant = self.is_giant(wish);
         if !is_giant && self.fits(lane, bytes) {
             return Some(wish.wants);
         }
@@ -259,18 +279,22 @@ impl Accounts {
     }
 
     fn fits(&self, lane: Lane, bytes: usize) -> bool {
-        let waits = |lane: Lane| !self.lines[lane as usize].is_empty();
         let in_total = self.in_lanes() + bytes <= self.budget_bytes;
         let with_sibling = self.pair(lane) + bytes;
         let of_pair = if lane.is_short() { self.reserve_bytes } else { self.long_bytes_max() };
-        let is_own = self.in_use[lane as usize] + bytes <= of_pair / 2 || !waits(lane.sibling());
+        let is_own = self.in_use[lane as usize] + bytes <= of_pair / 2 || !self.waits(lane.sibling());
         if lane.is_short() {
             // Short ones may borrow all there is, for a moment it is.
-            let nobody_else = !LINES.into_iter().any(|other| other != lane && waits(other));
+            let nobody_else = !KINDS.into_iter().any(|other| other != lane && self.waits(other));
             (with_sibling <= of_pair && is_own) || (in_total && nobody_else)
         } else {
             in_total && with_sibling <= of_pair && is_own
         }
+    }
+
+    /// Somebody waits for room in the lane.
+    fn waits(&self, lane: Lane) -> bool {
+        !self.lines[lane as usize].is_empty()
     }
 
     fn pair(&self, lane: Lane) -> usize {

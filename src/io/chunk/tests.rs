@@ -302,6 +302,33 @@ fn a_giant_frame_does_not_keep_other_long_ones_out() {
 }
 
 #[test]
+fn a_giant_frame_that_waits_does_not_keep_other_long_ones_out() {
+    let pool = ChunkPool::new(16 << 20);
+    let _giant = partial(&pool, 40 << 20, 39 << 20);
+    for is_proven in [false, true] {
+        let buffer = || {
+            let mut buffer = ReceiveBuffer::new(pool.clone());
+            if is_proven {
+                buffer.trust();
+            }
+            buffer
+        };
+        let (mut second, mut other) = (buffer(), buffer());
+        second.reserve(40 << 20);
+        while prepare(&mut second) {
+            let room = second.room().len();
+            second.advance(room);
+        }
+        assert!(second.state().waits() && second.filled().len() >= 1 << 20);
+        fill(&mut other, &pattern(100, 0));
+        other.rest();
+        other.reserve(64 * KIB);
+        fill(&mut other, &pattern(64 * KIB - 100, 0));
+        assert!(other.state().held_bytes() >= 64 * KIB && second.state().waits());
+    }
+}
+
+#[test]
 fn a_crowd_that_begins_long_frames_leaves_their_memory_to_those_who_have_ended_one() {
     let pool = ChunkPool::new(4 << 20);
     let mut producer = partial(&pool, 100 * KIB, 100 * KIB);
