@@ -370,6 +370,10 @@ fn start_relief(connections: &Rc<Connections>, shard: &Rc<Shard>) {
                 let receives = shard.chunks().poll_pressure(context);
                 let answers = shard.serve_memory().poll_pressure(context);
                 let beyond = shard.serve_beyond().poll_pressure(context);
+                if receives.is_pending() {
+                    // Nobody is stuck, and until somebody waits again nobody looks.
+                    connections.stuck.set(Default::default());
+                }
                 let any = receives.is_ready() || answers.is_ready() || beyond.is_ready();
                 if any { Poll::Ready(()) } else { Poll::Pending }
             })
