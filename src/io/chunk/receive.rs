@@ -267,7 +267,10 @@ impl ReceiveBuffer {
             }
         }
         let tight = match self.needs_if_no_room(TRUSTED_BYTES_MAX) {
-            None => return Poll::Ready(Ok(())),
+            None => {
+                self.give_up_waiting();
+                return Poll::Ready(Ok(()));
+            }
             Some(_) => self.sparing || self.pool.is_tight(),
         };
         let trusted = if tight { self.trusted_when_tight() } else { TRUSTED_BYTES_MAX };
@@ -278,7 +281,11 @@ impl ReceiveBuffer {
                 return Poll::Ready(Ok(()));
             }
         }
-        let Some(needs) = self.needs_if_no_room(trusted) else { return Poll::Ready(Ok(())) };
+        let Some(needs) = self.needs_if_no_room(trusted) else {
+            // It may have waited for more than it must have now.
+            self.give_up_waiting();
+            return Poll::Ready(Ok(()));
+        };
         let wish = Wish {
             bytes: if tight { needs } else { needs.max(CLASS_BYTES[self.class]) },
             frame_bytes: self.frame_bytes.max(needs),

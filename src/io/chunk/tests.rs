@@ -382,6 +382,26 @@ fn frames_that_wait_for_one_another_take_one_beyond_the_budget_at_a_time() {
 }
 
 #[test]
+fn one_that_goes_on_in_its_chunk_leaves_the_line() {
+    let pool = ChunkPool::new(8 << 20);
+    let [mut other, mut buffer] = [(); 2].map(|()| ReceiveBuffer::new(pool.clone()));
+    other.trust();
+    other.reserve(3 << 20);
+    fill(&mut other, &pattern(3 << 20, 0));
+    buffer.trust();
+    buffer.reserve(300 * KIB);
+    // The next one's beginning comes with it, into the same chunk.
+    fill(&mut buffer, &pattern(920 * KIB, 0));
+    let _first = buffer.take(300 * KIB);
+    buffer.reserve(5 << 20);
+    assert!(!prepare(&mut buffer), "there is no room for what it would like to have");
+    assert!(buffer.state().waits() && pool.wanted_bytes() > 0);
+    assert!(prepare(&mut buffer), "now it goes by what it must have");
+    assert!(!buffer.state().waits());
+    assert_eq!(pool.wanted_bytes(), 0);
+}
+
+#[test]
 fn somebody_who_waits_is_told_to_who_asked() {
     let pool = ChunkPool::new(32 * KIB);
     let waker = noop_waker();
