@@ -13,6 +13,7 @@ use super::group::Group;
 use super::interface::{Client, Content, Effect, KeyValue, ReplyToken, Request, Response, Ticket};
 use super::partition::{Partition, Pending, tombstones};
 use super::partitioner::partition_for;
+use super::records::Record;
 use super::timers::{TimerKey, Timers};
 use super::turn::{Then, Turn, Write, append_error};
 use crate::base::clock::{Monotonic, Now};
@@ -22,7 +23,7 @@ use crate::config::GroupSettings;
 use crate::metadata::Image;
 use crate::wire::ErrorCode;
 
-/// Above this a write is appended in parts: well below the smallest batch limit in use.
+/// Above this a write of offsets is appended in parts: well below the smallest batch limit in use.
 const APPEND_BYTES_MAX: usize = 512 << 10;
 
 /// How long a timer is put off whose group is being written.
@@ -358,9 +359,19 @@ impl Coordinator {
         for record in records {
             let key_value = record.encode();
             let size = key_value.key.len() + key_value.value.as_ref().map_or(0, |value| value.len());
-            // A request within a transaction is one batch: a part of it would stay if another failed.
-            let may_part = !matches!(then, Then::InTransaction { .. });
-            if may_part && bytes > 0 && bytes + size > APPEND_BYTES_MAX {
+            // What a transaction or a consumer group writes is one batch: a part of it would stay if another
+            // failed. Too large a batch is refused as a whole.
+            let is_offset = matches!(record, Record::Offset { .. });
+            let may_part = match &then {
+                Then::InTransaction { .. } => false,
+                Then::Consumer(_) => is_offset,
+                _ => true,
+            };
+            // The offsets of a group that is deleted go before it.
+            let follows_offsets = !is_offset
+                && matches!(then, Then::Consumer(_))
+                && part.last().is_some_and(|last| matches!(last, Record::Offset { .. }));
+            if follows_offsets || (may_part && bytes > 0 && bytes + size > APPEND_BYTES_MAX) {
                 let records = std::mem::take(&mut part);
                 let write = Write { records, replay, reply: None, then: Then::Part, gate: None };
                 self.enqueue(index, write, std::mem::take(&mut encoded));
@@ -435,11 +446,6 @@ fn complete(
     turn: &mut Turn<'_>,
 ) -> Option<Write> {
     let Write { records, replay, reply, then, .. } = write;
-    let result = match spoiled {
-        // An earlier part of it is missing.
-        Some(error) if matches!(then, Then::Consumer(_)) => Err(error),
-        _ => result,
-    };
     // A group that becomes one of the other protocol goes on; one that is deleted does not.
     let farewell = match then {
         Then::Consumer(_) => ErrorCode::RebalanceInProgress,

@@ -695,6 +695,47 @@ fn a_failed_write_changes_nothing_and_is_told() {
     h.beats(join("b", &["t"]));
 }
 
+/// What a partition of `__consumer_offsets` does with a batch above its max.message.bytes.
+#[test]
+fn a_heartbeat_that_is_too_long_to_write_leaves_nothing_behind() {
+    let (mut h, _) = Harness::consumers(&[("t", 1)]);
+    h.beats(join("a", &["t"]));
+    let before = h.group().clone();
+    h.holds_appends = true;
+    let names: Vec<String> = (0..5000).map(|index| format!("{index:0>240}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).chain(["t"]).collect();
+    let long = h.send(Request::ConsumerHeartbeat(join("b", &names)));
+    assert_eq!(h.held.len(), 1, "one batch");
+    h.fail_one(ErrorCode::MessageTooLarge);
+    let Some(Response::ConsumerHeartbeat(response)) = h.reply(long) else { panic!("it is told") };
+    assert_eq!(response.error_code, ErrorCode::UnknownServerError.code());
+    h.release();
+    assert_eq!(*h.group(), before);
+    h.restart_same();
+}
+
+#[test]
+fn a_deleted_group_is_gone_in_memory_and_in_the_log_though_some_of_its_offsets_stay() {
+    let (mut h, _) = Harness::consumers(&[("t", 1)]);
+    for index in 0..6 {
+        let topic = format!("{index:0>240}");
+        let mut request = super::harness::commit_request(GROUP, "", -1, &topic, 1);
+        let partition = request.topics[0].partitions[0].clone();
+        request.topics[0].partitions =
+            (0..1000).map(|index| partition.clone().with_partition_index(index)).collect();
+        h.call(Request::Commit(request));
+    }
+    h.beats(join("a", &["t"]));
+    h.beats(beat("a", -1));
+    h.holds_appends = true;
+    let deletion = h.send(Request::Delete(GroupId(text(GROUP))));
+    assert!(h.held.len() > 2, "offsets in parts, then the group");
+    h.fail_one(ErrorCode::NotEnoughReplicas);
+    h.release();
+    let Some(Response::Delete(Some(_))) = h.reply(deletion) else { panic!("it is told") };
+    h.restart_same();
+}
+
 #[test]
 fn a_member_whose_end_could_not_be_written_is_out_a_little_later() {
     let (mut h, _) = Harness::consumers(&[("t", 1)]);
