@@ -70,6 +70,8 @@ pub(in crate::coordinator) struct Applied {
     pub(super) looked_at_topics: bool,
     /// The members of a classic group came along: all their times begin.
     pub(super) took_over: bool,
+    /// There was no consumer group: nobody may make a group of the other kind meanwhile.
+    founds: bool,
     pub(super) becomes: Option<Box<ClassicGroup>>,
 }
 
@@ -92,6 +94,7 @@ impl Applied {
             timer: None,
             looked_at_topics: false,
             took_over: false,
+            founds: false,
             becomes: None,
         }
     }
@@ -191,7 +194,7 @@ impl Partition {
     ) -> Result<Worked<ConsumerGroupHeartbeatResponse>, Refusal> {
         let id = copy_text(&request.group_id.0);
         let mut group = ConsumerGroup::founded(id.clone());
-        let mut applied = Applied::to(id.clone());
+        let mut applied = Applied { founds: true, ..Applied::to(id.clone()) };
         let mut first = Vec::new();
         let mut draft = Draft::of(&mut group);
         if let Some(classic) = self.groups.get(&id) {
@@ -344,7 +347,7 @@ pub(in crate::coordinator) fn consumer_write(mut records: Vec<Record>, applied: 
     if let Some(becomes) = &applied.becomes {
         records.push(becomes.group.to_record(|member| member.assignment.clone()));
     }
-    let changes_kind = applied.took_over || applied.becomes.is_some();
+    let changes_kind = applied.founds || applied.becomes.is_some();
     let gate = Some(Gated { group: applied.group.clone(), is_exclusive: changes_kind });
     Write { records, replay: true, reply: None, then: Then::Consumer(Box::new(applied)), gate }
 }

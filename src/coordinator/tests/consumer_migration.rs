@@ -262,3 +262,19 @@ fn a_static_member_comes_back_by_the_other_protocol() {
     h.restart_same();
     assert_eq!(h.state(), "Stable");
 }
+
+#[test]
+fn who_joins_by_the_classic_protocol_waits_for_the_group_that_is_being_founded() {
+    let (mut h, _) = Harness::consumers(&[("t", 1)]);
+    h.holds_appends = true;
+    let founder = h.send(Request::ConsumerHeartbeat(join("new", &["t"])));
+    h.version = 3;
+    let old = h.join("");
+    assert_eq!(h.held.len(), 1, "the founding alone is written");
+    h.release();
+    assert!(h.reply(founder).is_some());
+    assert_eq!(h.join_reply(old).error_code, OK);
+    assert_eq!(h.group().len(), 2);
+    h.restart_same();
+    assert_eq!(h.group().len(), 2);
+}
