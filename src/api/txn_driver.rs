@@ -230,12 +230,14 @@ impl Driver {
         partitions: BTreeSet<TopicPartition>,
         ticket: Ticket,
     ) {
-        let image = self.image.borrow().clone();
+        // The shard's, not the driver's, which is of the time before a new topic's logs were opened: its partitions may
+        // have been written already.
+        let image = self.shard.image();
         let mut results = markers::write(&self.shard, &image, marker, partitions).await;
         for (partition, result) in &mut results {
             // Deleted meanwhile: there is nothing to end.
             if *result == Err(ErrorCode::UnknownTopicOrPartition)
-                && markers::find(&self.image.borrow(), partition).is_none()
+                && markers::find(&self.shard.image(), partition).is_none()
             {
                 *result = Ok(());
             }

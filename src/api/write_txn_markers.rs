@@ -4,11 +4,13 @@
 use std::collections::BTreeMap;
 
 use futures::future::join_all;
+use indexmap::IndexMap;
+use indexmap::map::Entry;
 use kafka_protocol::messages::write_txn_markers_request::WritableTxnMarker;
 use kafka_protocol::messages::write_txn_markers_response::{
     WritableTxnMarkerPartitionResult, WritableTxnMarkerResult, WritableTxnMarkerTopicResult,
 };
-use kafka_protocol::messages::{TopicName, WriteTxnMarkersRequest, WriteTxnMarkersResponse};
+use kafka_protocol::messages::{ProducerId, TopicName, WriteTxnMarkersRequest, WriteTxnMarkersResponse};
 use kafka_protocol::protocol::StrBytes;
 
 use super::{Client, code, markers, transactions};
@@ -20,14 +22,16 @@ pub async fn handle(client: &Client, request: WriteTxnMarkersRequest) -> WriteTx
     let image = client.shard.image();
     let results = join_all(request.markers.into_iter().map(|marker| write(client, &image, marker))).await;
     // Kafka answers each producer once.
-    let mut merged: Vec<WritableTxnMarkerResult> = Vec::with_capacity(results.len());
+    let mut merged: IndexMap<ProducerId, WritableTxnMarkerResult, ahash::RandomState> = IndexMap::default();
     for result in results {
-        match merged.iter_mut().find(|known| known.producer_id == result.producer_id) {
-            Some(known) => known.topics.extend(result.topics),
-            None => merged.push(result),
+        match merged.entry(result.producer_id) {
+            Entry::Occupied(mut known) => known.get_mut().topics.extend(result.topics),
+            Entry::Vacant(vacant) => {
+                vacant.insert(result);
+            }
         }
     }
-    WriteTxnMarkersResponse::default().with_markers(merged)
+    WriteTxnMarkersResponse::default().with_markers(merged.into_values().collect())
 }
 
 async fn write(client: &Client, image: &Image, marker: WritableTxnMarker) -> WritableTxnMarkerResult {

@@ -185,6 +185,10 @@ impl Coordinator {
     pub fn unload(&mut self, index: PartitionIndex) {
         let Some(partition) = self.partitions.remove(&index) else { return };
         self.tickets.retain(|_, place| place.partition != index);
+        // A topic that is made again begins with the epochs of the old one.
+        self.retries.retain(|(_, place)| place.partition != index);
+        self.waiting
+            .retain(|_, waiting| !matches!(waiting, Waiting::TimedOut(place) if place.partition == index));
         for entry in partition.entries.into_values() {
             if let Step::Append { then, .. } = entry.step {
                 self.refuse(then, ErrorCode::NotCoordinator);
