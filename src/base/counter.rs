@@ -206,6 +206,8 @@ crate::counters! {
         pub admin_connections_refused: limit "admin_connections",
         /// A member's JoinGroup or SyncGroup would have taken the groups beyond kuring.groups.bytes.max.
         pub members_refused: limit "group_bytes",
+        /// A subscription by an expression was wrong, or too much for its group.
+        pub expressions_refused: limit "group_expressions",
     }
 }
 

@@ -81,7 +81,7 @@ impl Partition {
     pub(super) fn delete_group(&mut self, id: &StrBytes) -> Result<Write, ErrorCode> {
         if self.consumers.contains_key(id) {
             let records = tombstones(self.offsets_of_group(id));
-            return self.delete_consumer(id, records);
+            return self.delete_consumer(id, records, None);
         }
         self.groups.get(id).ok_or(ErrorCode::GroupIdNotFound)?.check_delete()?;
         let records = tombstones(self.offsets_of_group(id));
@@ -183,7 +183,7 @@ impl Partition {
             );
             let is_unused = group.is_empty() && !self.gates.is_shut(&id) && !self.gates.has_queue(&id);
             if all_expired && is_unused {
-                writes.extend(self.delete_consumer(&id, records));
+                writes.extend(self.delete_consumer(&id, records, None));
             } else if !records.is_empty() {
                 writes.push(Write::state(records));
             }

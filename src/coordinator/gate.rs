@@ -88,6 +88,20 @@ impl Gates {
         Ok(())
     }
 
+    /// Lets who was about to be served wait once more, before all others.
+    pub(super) fn wait_first(&mut self, group: &StrBytes, waiting: Waiting) {
+        self.waiting += 1;
+        self.by_group.entry(group.clone()).or_default().waiting.push_front(Box::new(waiting));
+    }
+
+    /// Takes out who waits under this token.
+    pub(super) fn take(&mut self, group: &StrBytes, token: ReplyToken) -> Option<Box<Waiting>> {
+        let gate = self.by_group.get_mut(group)?;
+        let at = gate.waiting.iter().position(|waiting| waiting.token == token)?;
+        self.waiting -= 1;
+        gate.waiting.remove(at)
+    }
+
     /// The next that may go on.
     pub(super) fn next(&mut self, group: &StrBytes) -> Option<Box<Waiting>> {
         let gate = self.by_group.get_mut(group).filter(|gate| gate.writes == 0)?;

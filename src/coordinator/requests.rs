@@ -175,7 +175,7 @@ impl Coordinator {
             return Some(Response::Join(join_error(request.member_id, ErrorCode::UnknownMemberId)));
         }
         let id = copy_text(&request.group_id.0);
-        let write = match partition.delete_consumer(&id, Vec::new()) {
+        let write = match partition.delete_consumer(&id, Vec::new(), Some(token)) {
             Ok(write) => write,
             Err(error) => return Some(Response::Join(join_error(request.member_id, error))),
         };

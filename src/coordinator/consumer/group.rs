@@ -51,6 +51,8 @@ pub(super) struct Soft {
     pub(super) sessions: HashMap<StrBytes, Monotonic>,
     /// A topic that members subscribe to may have changed.
     pub(super) is_outdated: bool,
+    /// No expression is matched again before.
+    pub(super) regexes_rest_until: Monotonic,
 }
 
 /// Two groups are the same when their logs say the same.
@@ -75,7 +77,7 @@ impl ConsumerGroup {
             regexes: BTreeMap::new(),
             has_partition_metadata: false,
             counts: Counts::default(),
-            soft: Soft { sessions: HashMap::new(), is_outdated: true },
+            soft: Soft { sessions: HashMap::new(), is_outdated: true, regexes_rest_until: Monotonic::ZERO },
         }
     }
 

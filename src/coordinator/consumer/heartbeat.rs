@@ -1,7 +1,7 @@
 //! ConsumerGroupHeartbeat: a member joins, tells what it subscribes to and what it has, and learns what it is to
 //! have.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use kafka_protocol::messages::consumer_group_heartbeat_response::{Assignment, TopicPartitions};
@@ -14,7 +14,7 @@ use super::group::ConsumerGroup;
 use super::member::{Epoch, Member, MemberMetadata, Owned, Partitions, without_epochs};
 use super::reconcile::{Goal, reconcile};
 use super::records::{ConsumerRecord, GroupEpoch, ResolvedRegex, TargetEpoch};
-use super::regexes;
+use super::regexes::{self, EXPRESSIONS_MAX, REFRESHED_MAX, RESOLVED_BYTES_MAX};
 use super::requests::{Applied, Refusal};
 use crate::base::clock::Timestamp;
 use crate::base::{PartitionIndex, TopicId};
@@ -112,7 +112,6 @@ impl ConsumerGroup {
         &self,
         request: &ConsumerGroupHeartbeatRequest,
         client: &Client,
-        turn: &Turn<'_>,
     ) -> bool {
         let Some(member) = self.member(&request.member_id) else { return false };
         let metadata = &member.metadata;
@@ -132,16 +131,13 @@ impl ConsumerGroup {
             && !member.uses_classic_protocol()
             && metadata.client_id == client.id
             && metadata.client_host == client.host
-            && !self.regexes_are_due(turn)
     }
 
-    fn regexes_are_due(&self, turn: &Turn<'_>) -> bool {
-        // A new one is matched alone, so the others may be older.
-        let oldest = self.regexes().values().map(|resolved| (resolved.version, resolved.at)).min();
-        oldest.is_some_and(|(version, at)| {
-            version < turn.topics.version_of_names()
-                && turn.now.wall.0.saturating_sub(at.0) >= REGEX_REFRESH_MS_MIN
-        })
+    /// Whether expressions are to be matched again before a heartbeat of the member is served.
+    pub(super) fn has_regexes_due(&self, member: &StrBytes, turn: &Turn<'_>) -> bool {
+        self.soft.regexes_rest_until <= turn.now.monotonic
+            && self.member(member).is_some()
+            && self.regexes().values().any(|resolved| is_due(resolved, turn))
     }
 
     /// What a quiet heartbeat is answered.
@@ -155,6 +151,15 @@ impl ConsumerGroup {
             .with_member_epoch(request.member_epoch)
             .with_heartbeat_interval_ms(turn.consumer_times(&self.id).heartbeat_interval_ms)
     }
+}
+
+/// Whether topics came or went since the expression was matched, and long enough ago. Another broker may have
+/// counted versions otherwise, and its clock may have been ahead.
+fn is_due(resolved: &ResolvedRegex, turn: &Turn<'_>) -> bool {
+    let is_stale =
+        resolved.version < turn.topics.version_of_names() || resolved.version > turn.topics.version();
+    let age_ms = turn.now.wall.0.saturating_sub(resolved.at.0);
+    is_stale && !(0..REGEX_REFRESH_MS_MIN).contains(&age_ms)
 }
 
 impl Draft<'_> {
@@ -313,13 +318,8 @@ impl Draft<'_> {
             self.put(ConsumerRecord::Member { group, member, value });
         }
         let regex_changed = self.change_regex(&old_regex, &new_regex, turn)?;
-        let topics_changed = self.refresh_regexes(turn);
         let assignor_changed = self.preferred_assignor() != assignor_before.as_ref();
-        let bump = self.target_epoch == Epoch::ZERO
-            || names_changed
-            || regex_changed
-            || topics_changed
-            || assignor_changed;
+        let bump = self.target_epoch == Epoch::ZERO || names_changed || regex_changed || assignor_changed;
         if bump || self.soft.is_outdated {
             self.refresh(bump, turn, applied);
         }
@@ -333,13 +333,18 @@ impl Draft<'_> {
         }
         self.drop_unread_regexes();
         if !new.is_empty() && !self.regexes().contains_key(new) {
-            let compiled = regexes::compile(new).map_err(|reason| {
+            let refuse = |reason: String| {
                 Refusal::new(
                     ErrorCode::InvalidRegularExpression,
                     format!("SubscribedTopicRegex `{new}` is not a valid regular expression: {reason}."),
                 )
-            })?;
-            self.put_regex(new.clone(), &compiled, turn);
+            };
+            if self.regexes().len() >= EXPRESSIONS_MAX {
+                return Err(refuse(format!("the group has {EXPRESSIONS_MAX} already")));
+            }
+            let compiled = regexes::compile(new).map_err(refuse)?;
+            let topics = regexes::matching(&compiled, turn.topics.image()).map_err(refuse)?;
+            self.put_regex(new.clone(), topics, turn);
         }
         Ok(true)
     }
@@ -357,31 +362,42 @@ impl Draft<'_> {
         }
     }
 
-    fn put_regex(&mut self, regex: StrBytes, compiled: &regex::Regex, turn: &Turn<'_>) {
-        let value = ResolvedRegex {
-            topics: regexes::matching(compiled, turn.topics.image()),
-            version: turn.topics.version(),
-            at: turn.now.wall,
-        };
+    fn put_regex(&mut self, regex: StrBytes, topics: BTreeSet<StrBytes>, turn: &Turn<'_>) {
+        let value = ResolvedRegex { topics, version: turn.topics.version(), at: turn.now.wall };
         let group = self.id.clone();
         self.put(ConsumerRecord::Regex { group, regex, value: Some(value) });
     }
 
-    /// Matches all expressions again when topics came or went since the last time. Returns whether one stands
-    /// for other topics now.
-    fn refresh_regexes(&mut self, turn: &Turn<'_>) -> bool {
-        if !self.regexes_are_due(turn) {
-            return false;
-        }
-        let before = self.regexes().clone();
-        for regex in before.keys() {
-            // One that this version cannot compile keeps what it stands for.
-            if let Ok(compiled) = regexes::compile(regex) {
-                self.put_regex(regex.clone(), &compiled, turn);
+    /// Matches a few of the expressions again that are due; a later heartbeat goes on with the others. When one
+    /// stands for other topics now, the group's epoch is raised.
+    pub(super) fn refresh_regexes(&mut self, turn: &mut Turn<'_>, applied: &mut Applied) {
+        let due: Vec<(StrBytes, BTreeSet<StrBytes>)> = self
+            .regexes()
+            .iter()
+            .filter(|(_, resolved)| is_due(resolved, turn))
+            .take(REFRESHED_MAX)
+            .map(|(regex, resolved)| (regex.clone(), resolved.topics.clone()))
+            .collect();
+        let mut changed = false;
+        let mut bytes = 0;
+        for (regex, before) in due {
+            if bytes > RESOLVED_BYTES_MAX {
+                break;
             }
+            let matching = regexes::compile(&regex)
+                .and_then(|compiled| regexes::matching(&compiled, turn.topics.image()));
+            let topics = matching.unwrap_or_else(|reason| {
+                tracing::warn!(group = %self.id, %regex, %reason, "an expression keeps the topics it had");
+                before.clone()
+            });
+            bytes += topics.iter().map(|name| name.len()).sum::<usize>();
+            changed |= topics != before;
+            self.put_regex(regex, topics, turn);
         }
-        let after = self.regexes();
-        before.iter().any(|(regex, old)| after.get(regex).is_none_or(|new| new.topics != old.topics))
+        if changed {
+            self.refresh(true, turn, applied);
+        }
+        applied.matched_regexes = true;
     }
 
     /// Looks at the topics again and, when they or the subscriptions changed, raises the group's epoch.
@@ -408,7 +424,9 @@ impl Draft<'_> {
         }
         let interval_ms = i64::from(turn.consumer_times(&self.id).assignment_interval_ms);
         let Timestamp(at) = self.target_at;
-        if at != 0 && interval_ms != 0 && turn.now.wall.0 < at.saturating_add(interval_ms) {
+        // A clock that was set back does not make anybody wait.
+        let age_ms = turn.now.wall.0.saturating_sub(at);
+        if at != 0 && (0..interval_ms).contains(&age_ms) {
             return;
         }
         let default = turn.settings.consumer.assignors.first().copied().unwrap_or(Assignor::Uniform);

@@ -32,6 +32,7 @@ impl Draft<'_> {
             request.instance_id.is_some() && Epoch(request.member_epoch) == Epoch::STATIC_LEAVING;
         if comes_back {
             self.leave_for_now(member);
+            applied.moved = Some(id.clone());
         } else {
             self.fence(std::slice::from_ref(id), turn, applied)?;
         }

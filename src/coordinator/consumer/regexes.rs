@@ -8,10 +8,17 @@ use regex::{Regex, RegexBuilder};
 
 use crate::metadata::Image;
 
+/// Different expressions that the members of one group may subscribe to.
+pub(super) const EXPRESSIONS_MAX: usize = 100;
+/// How many are matched again in one turn.
+pub(super) const REFRESHED_MAX: usize = 8;
+/// The names that one expression may stand for, and those that one turn writes: well below the smallest batch limit
+/// in use.
+pub(super) const RESOLVED_BYTES_MAX: usize = 256 << 10;
 /// A longer expression is refused.
-const REGEX_BYTES_MAX: usize = 8 << 10;
+const REGEX_BYTES_MAX: usize = 1 << 10;
 /// The program that an expression compiles to, and the cache of matching it.
-const REGEX_PROGRAM_BYTES_MAX: usize = 1 << 20;
+const REGEX_PROGRAM_BYTES_MAX: usize = 256 << 10;
 const REGEX_NESTING_MAX: u32 = 100;
 /// RE2's bound on counted repetitions.
 const REPETITIONS_MAX: u32 = 1000;
@@ -22,22 +29,28 @@ pub(super) fn compile(pattern: &str) -> Result<Regex, String> {
         return Err(format!("longer than {REGEX_BYTES_MAX} bytes"));
     }
     let translated = translate(pattern)?;
-    let build = |text: &str| {
-        RegexBuilder::new(text)
-            .size_limit(REGEX_PROGRAM_BYTES_MAX)
-            .dfa_size_limit(REGEX_PROGRAM_BYTES_MAX)
-            .nest_limit(REGEX_NESTING_MAX)
-            .build()
-    };
-    // First alone, for with something around it `a)(b` would do.
-    build(&translated).map_err(|error| reason(&error))?;
-    build(&format!(r"\A(?:{translated})\z")).map_err(|error| reason(&error))
+    RegexBuilder::new(&format!(r"\A(?:{translated})\z"))
+        .size_limit(REGEX_PROGRAM_BYTES_MAX)
+        .dfa_size_limit(REGEX_PROGRAM_BYTES_MAX)
+        .nest_limit(REGEX_NESTING_MAX)
+        .build()
+        .map_err(|error| reason(&error))
 }
 
-/// The names of the topics that match as a whole.
-pub(super) fn matching(pattern: &Regex, image: &Image) -> BTreeSet<StrBytes> {
-    let names = image.topics().map(|topic| topic.name.as_str());
-    names.filter(|name| pattern.is_match(name)).map(|name| StrBytes::from_string(name.to_owned())).collect()
+/// The names of the topics that match as a whole, if one record holds them with room to spare.
+pub(super) fn matching(pattern: &Regex, image: &Image) -> Result<BTreeSet<StrBytes>, String> {
+    let mut matching = BTreeSet::new();
+    let mut bytes = 0;
+    for topic in image.topics().filter(|topic| pattern.is_match(&topic.name)) {
+        bytes += topic.name.len();
+        if bytes > RESOLVED_BYTES_MAX {
+            return Err(format!(
+                "it stands for topics whose names are longer than {RESOLVED_BYTES_MAX} bytes"
+            ));
+        }
+        matching.insert(StrBytes::from_string(topic.name.to_string()));
+    }
+    Ok(matching)
 }
 
 /// The beginnings of the crate's reasons and RE2's words for them.
@@ -65,12 +78,13 @@ fn reason(error: &regex::Error) -> String {
 }
 
 /// Brings RE2's language to the crate's: quoting by `\Q…\E`, and no set operations in classes. Refuses what only
-/// the crate takes.
+/// the crate takes, and a group that is closed but was not opened: with something around it `a)(b` would do.
 fn translate(pattern: &str) -> Result<String, String> {
     let mut translated = String::with_capacity(pattern.len());
     let mut rest = pattern;
     // Whether a repetition ended just here, and whether it may still be made lazy.
     let mut repeated = Repeated::No;
+    let mut open_groups = 0u32;
     while let Some(first) = rest.chars().next() {
         let taken = match first {
             '\\' if rest.starts_with(r"\Q") => {
@@ -85,6 +99,16 @@ fn translate(pattern: &str) -> Result<String, String> {
             }
             '[' => class(rest, &mut translated)?,
             _ => {
+                match first {
+                    '(' => {
+                        check_flags(rest)?;
+                        open_groups += 1;
+                    }
+                    ')' => {
+                        open_groups = open_groups.checked_sub(1).ok_or("regexp/syntax: internal error")?;
+                    }
+                    _ => {}
+                }
                 let taken = repetition(rest)?;
                 let taken = if taken > 0 {
                     repeated = repeated.again(first)?;
@@ -102,6 +126,19 @@ fn translate(pattern: &str) -> Result<String, String> {
         rest = &rest[taken..];
     }
     Ok(translated)
+}
+
+/// Refuses flags that RE2 has not; with the crate's `x` a parenthesis may be part of a comment.
+fn check_flags(group: &str) -> Result<(), String> {
+    let Some(flags) = group.strip_prefix("(?") else { return Ok(()) };
+    let mut flags =
+        flags.chars().take_while(|letter| letter.is_ascii_alphabetic() || *letter == '-').peekable();
+    // A name: `(?P<name>`.
+    let is_name = flags.peek() == Some(&'P');
+    match is_name || flags.all(|flag| "imsU-".contains(flag)) {
+        true => Ok(()),
+        false => Err("invalid or unsupported Perl syntax".to_owned()),
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -207,6 +244,7 @@ mod tests {
             ("x{2,1}", "invalid repeat count"),
             (r"\8", "invalid escape sequence"),
             ("[a", "missing closing ]"),
+            ("(?x)a#)", "invalid or unsupported Perl syntax"),
         ] {
             assert_eq!(compile(pattern).map(|_| ()), Err(reason.to_owned()), "{pattern}");
         }

@@ -14,12 +14,13 @@ use super::draft::Draft;
 use super::group::ConsumerGroup;
 use super::heartbeat;
 use super::member::Epoch;
-use crate::base::PartitionIndex;
+use super::timing::keys_of;
 use crate::base::clock::Now;
+use crate::base::{PROCESS, PartitionIndex};
 use crate::config::Assignor;
-use crate::coordinator::gate::Gated;
+use crate::coordinator::gate::{Gated, Waiting};
 use crate::coordinator::group::{Group, State};
-use crate::coordinator::interface::{Client, ReplyToken, Response, join_error, sync_error};
+use crate::coordinator::interface::{Client, ReplyToken, Request, Response, join_error, sync_error};
 use crate::coordinator::machine::Coordinator;
 use crate::coordinator::member::copy_text;
 use crate::coordinator::partition::Partition;
@@ -30,6 +31,10 @@ use crate::wire::ErrorCode;
 
 /// How long after a failed write a timer fires again.
 const TIMER_RETRY: Duration = Duration::from_millis(500);
+/// Between two turns that match expressions of one group again.
+const REGEX_PAUSE: Duration = Duration::from_secs(1);
+/// How long after a failed write expressions are matched again.
+const REGEX_RETRY: Duration = Duration::from_secs(10);
 
 /// Why a request to a consumer group is refused, with Kafka's words for it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -72,6 +77,10 @@ pub(in crate::coordinator) struct Applied {
     pub(super) took_over: bool,
     /// There was no consumer group: nobody may make a group of the other kind meanwhile.
     founds: bool,
+    /// Expressions were matched again.
+    pub(super) matched_regexes: bool,
+    /// The JoinGroup that waits for the end of the group.
+    pub(in crate::coordinator) waits_for_end: Option<ReplyToken>,
     pub(super) becomes: Option<Box<ClassicGroup>>,
 }
 
@@ -95,6 +104,8 @@ impl Applied {
             looked_at_topics: false,
             took_over: false,
             founds: false,
+            matched_regexes: false,
+            waits_for_end: None,
             becomes: None,
         }
     }
@@ -110,6 +121,14 @@ impl Applied {
             tracing::warn!(group = %self.group, %error, "a consumer group could not be written");
             if let Some(group) = partition.consumers.get_mut(&self.group) {
                 group.soft.is_outdated |= self.looked_at_topics;
+                if self.matched_regexes {
+                    group.soft.regexes_rest_until = turn.after(REGEX_RETRY);
+                }
+            }
+            if let Some(token) = self.waits_for_end
+                && let Some(waiting) = partition.gates.take(&self.group, token)
+            {
+                turn.reply(token, waiting.request.failed(error));
             }
             if let Some(timer) = self.timer {
                 turn.set_timer(timer, TIMER_RETRY);
@@ -117,9 +136,18 @@ impl Applied {
             return None;
         }
         if let Some(becomes) = self.becomes {
+            // Its members have other timers from now on.
+            for id in becomes.group.member_ids().iter().chain(&self.removed) {
+                for key in keys_of(&self.group, id) {
+                    turn.timers.cancel(&key);
+                }
+            }
             return become_classic(*becomes, partition, turn);
         }
         let group = partition.consumers.get_mut(&self.group)?;
+        if self.matched_regexes {
+            group.soft.regexes_rest_until = turn.after(REGEX_PAUSE);
+        }
         for id in &self.removed {
             group.forget(id, turn);
         }
@@ -226,8 +254,15 @@ impl Coordinator {
         let (partition, mut turn) = self.parts(index, now)?;
         let id = &request.group_id.0;
         let epoch = Epoch(request.member_epoch);
+        if epoch > Epoch::ZERO
+            && let Some(group) = partition.consumers.get(id)
+            && group.has_regexes_due(&request.member_id, &turn)
+        {
+            self.refresh_regexes(index, request, client, token, now);
+            return None;
+        }
         let worked = match partition.consumers.get_mut(id) {
-            Some(group) if group.is_quiet(&request, client, &turn) => {
+            Some(group) if group.is_quiet(&request, client) => {
                 group.heard_of(&request.member_id, &mut turn);
                 return Some(Response::ConsumerHeartbeat(group.quiet_answer(&request, &turn)));
             }
@@ -251,12 +286,40 @@ impl Coordinator {
         };
         let worked = worked.expect("the group is there");
         match worked.result {
-            Err(refusal) => Some(refusal.heartbeat()),
+            Err(refusal) => {
+                if refusal.code == ErrorCode::InvalidRegularExpression {
+                    PROCESS.expressions_refused.increment();
+                }
+                Some(refusal.heartbeat())
+            }
             Ok(response) => {
                 let response = Response::ConsumerHeartbeat(response);
                 self.submit_worked(index, worked.first, worked.records, worked.applied, token, response, now)
             }
         }
+    }
+
+    /// Matches expressions again before a heartbeat, in a write of its own: the heartbeat is served after it, though
+    /// it failed.
+    fn refresh_regexes(
+        &mut self,
+        index: PartitionIndex,
+        request: ConsumerGroupHeartbeatRequest,
+        client: &Client,
+        token: ReplyToken,
+        now: Now,
+    ) {
+        let Some((partition, mut turn)) = self.parts(index, now) else { return };
+        let id = request.group_id.0.clone();
+        let worked = partition.work(&id, &mut turn, |draft, turn, applied| {
+            draft.refresh_regexes(turn, applied);
+            Ok(())
+        });
+        let Worked { records, applied, .. } = worked.expect("the group is there");
+        assert!(!records.is_empty(), "an expression is due");
+        let request = Request::ConsumerHeartbeat(request);
+        partition.gates.wait_first(&id, Waiting { request, client: client.clone(), token });
+        self.submit_all(index, [consumer_write(records, applied)], now);
     }
 
     #[expect(clippy::too_many_arguments, reason = "the parts of one outcome")]
@@ -397,13 +460,14 @@ impl Partition {
         &mut self,
         id: &StrBytes,
         mut records: Vec<Record>,
+        waits_for_end: Option<ReplyToken>,
     ) -> Result<Write, ErrorCode> {
         let group = self.consumers.get(id).ok_or(ErrorCode::GroupIdNotFound)?;
         if !group.is_empty() {
             return Err(ErrorCode::NonEmptyGroup);
         }
         records.extend(group.tombstones().into_iter().map(Record::Consumer));
-        let mut write = consumer_write(records, Applied::to(group.id.clone()));
+        let mut write = consumer_write(records, Applied { waits_for_end, ..Applied::to(group.id.clone()) });
         // Whoever comes meanwhile waits until it is gone.
         if let Some(gate) = &mut write.gate {
             gate.is_exclusive = true;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use kafka_protocol::protocol::StrBytes;
 
 use super::group::ConsumerGroup;
-use super::member::MemberState;
+use super::member::{Epoch, Member, MemberState};
 use crate::coordinator::timers::TimerKey;
 use crate::coordinator::turn::Turn;
 
@@ -37,7 +37,7 @@ impl ConsumerGroup {
         let key = TimerKey::Revoke { group: self.id.clone(), member: id.clone() };
         let Some(member) = self.member(id) else { return };
         // Members of the classic protocol are waited for with their JoinGroup.
-        if member.position.state == MemberState::UnrevokedPartitions && !member.uses_classic_protocol() {
+        if has_to_revoke(member) && !member.uses_classic_protocol() {
             let ms = member.metadata.rebalance_timeout_ms.max(1).unsigned_abs();
             turn.set_timer(key, Duration::from_millis(ms.into()));
         } else {
@@ -91,8 +91,7 @@ impl ConsumerGroup {
             }
             TimerKey::Revoke { member, .. } => {
                 let found = self.member(member)?;
-                let is_late = found.position.state == MemberState::UnrevokedPartitions;
-                is_late.then(|| found.id.clone())
+                has_to_revoke(found).then(|| found.id.clone())
             }
             TimerKey::MemberJoin { member, .. } | TimerKey::MemberSync { member, .. } => {
                 let found = self.member(member)?;
@@ -103,7 +102,13 @@ impl ConsumerGroup {
     }
 }
 
-fn keys_of(group: &StrBytes, member: &StrBytes) -> [TimerKey; 4] {
+/// A static member that left for now has nothing to give back.
+fn has_to_revoke(member: &Member) -> bool {
+    member.position.state == MemberState::UnrevokedPartitions
+        && member.position.epoch != Epoch::STATIC_LEAVING
+}
+
+pub(super) fn keys_of(group: &StrBytes, member: &StrBytes) -> [TimerKey; 4] {
     let (group, member) = (|| group.clone(), || member.clone());
     [
         TimerKey::Session { group: group(), member: member() },

@@ -161,7 +161,7 @@ impl Harness {
         told(&response)
     }
 
-    fn refused(&mut self, request: ConsumerGroupHeartbeatRequest) -> (ErrorCode, String) {
+    pub(super) fn refused(&mut self, request: ConsumerGroupHeartbeatRequest) -> (ErrorCode, String) {
         let response = self.answer(request);
         let code = ErrorCode::try_from_code(response.error_code).expect("it is refused");
         (code, response.error_message.expect("a message").to_string())
@@ -457,53 +457,6 @@ fn changes_of_topics_while_the_coordinator_was_away_are_noticed() {
     h.image = cluster.image();
     h.restart_same();
     assert_eq!(h.beats(beat("a", 2)).0, 3);
-}
-
-#[test]
-fn expressions_stand_for_the_topics_that_match() {
-    let (mut h, mut cluster) = Harness::consumers(&[("orders-1", 1), ("orders-2", 1), ("my-orders-1", 1)]);
-    let by_regex = |member: &str, regex: &str| {
-        join(member, &[]).with_subscribed_topic_names(None).with_subscribed_topic_regex(Some(text(regex)))
-    };
-    let (epoch, assignment) = h.beats(by_regex("a", "orders-.*"));
-    assert_eq!(epoch, 2);
-    assert_eq!(assignment.map(|topics| topics.len()), Some(2));
-    h.restart_same();
-    cluster.create("orders-3", 1);
-    h.cluster(cluster.image());
-    // Not so soon after the last time.
-    assert_eq!(h.beats(beat("a", 2)), (2, None));
-    h.pass(10_000);
-    let (epoch, assignment) = h.beats(beat("a", 2));
-    assert_eq!((epoch, assignment.map(|topics| topics.len())), (3, Some(3)));
-    // Another expression: what it does not match goes.
-    let names = beat("a", 3).with_subscribed_topic_regex(Some(text("orders-[12]")));
-    let (_, assignment) = h.beats(names);
-    assert_eq!(assignment.map(|topics| topics.len()), Some(2));
-    let group = h.describe_consumer();
-    assert_eq!(group.members[0].subscribed_topic_regex.as_deref(), Some("orders-[12]"));
-    h.restart_same();
-    // The last reader takes the expression along.
-    h.beats(beat("a", -1));
-    assert!(!h.group().is_subscribed(&text("orders-1")));
-    h.restart_same();
-}
-
-#[test]
-fn an_expression_is_matched_again_though_another_was_matched_since() {
-    let (mut h, mut cluster) = Harness::consumers(&[("a-1", 1), ("b-1", 1)]);
-    let by_regex = |member: &str, regex: &str| {
-        join(member, &[]).with_subscribed_topic_names(None).with_subscribed_topic_regex(Some(text(regex)))
-    };
-    h.beats(by_regex("a", "a-.*"));
-    cluster.create("a-2", 1);
-    h.cluster(cluster.image());
-    h.beats(by_regex("b", "b-.*"));
-    assert!(!h.group().is_subscribed(&text("a-2")));
-    h.pass(10_000);
-    let epoch = h.group().member(&text("b")).expect("b").position.epoch.0;
-    h.beats(beat("b", epoch));
-    assert!(h.group().is_subscribed(&text("a-2")));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod consumer_migration;
 mod consumer_simulation;
 mod consumers;
+mod expressions;
 mod harness;
 mod offsets;
 mod ownership;
