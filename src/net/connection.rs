@@ -161,11 +161,7 @@ pub(super) fn start(shard: &Rc<Shard>, connections: &Rc<Connections>, accepted: 
     let closer = socket.closer();
     let (reader, writer) = socket.split();
     let standing = accepted.moved.map(|moved| moved.standing).unwrap_or_default();
-    let mut buffer = ReceiveBuffer::of(shard.chunks().clone(), standing);
-    if accepted.moved.is_some() {
-        // It has brought requests to their end elsewhere.
-        buffer.trust();
-    }
+    let buffer = ReceiveBuffer::of(shard.chunks().clone(), standing);
     let registered = connections.register(Ends {
         received: buffer.state(),
         sent_bytes: writer.sent_bytes(),

@@ -278,8 +278,6 @@ impl SocketCloser {
 impl Shared {
     fn poll_receive(&self, cx: &mut Context<'_>, buffer: &mut ReceiveBuffer) -> Poll<io::Result<usize>> {
         ready!(buffer.poll_prepare(cx))?;
-        // It may have found room while it stood in line for more.
-        buffer.give_up_waiting();
         let mut stream = self.stream.borrow_mut();
         // Receives without waiting, or arms POLLIN. If it got less than the room, POLLIN is armed for the
         // next time already: no call is spent on EAGAIN.
