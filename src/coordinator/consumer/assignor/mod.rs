@@ -7,7 +7,7 @@ mod range;
 mod tests;
 mod uniform;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 
 use kafka_protocol::protocol::StrBytes;
@@ -45,13 +45,33 @@ fn partitions_of(topic: TopicId, counts: &PartitionCounts) -> impl Iterator<Item
     (0..counts.get(&topic).copied().unwrap_or(0)).map(PartitionIndex)
 }
 
-/// The members that read each topic, as positions in `candidates`.
-fn subscribers(candidates: &[Candidate<'_>]) -> BTreeMap<TopicId, Vec<usize>> {
-    let mut subscribers: BTreeMap<TopicId, Vec<usize>> = BTreeMap::new();
+/// The members that read each topic, as ascending positions in `candidates`. It costs by subscriptions that differ, not
+/// by members, and topics with the same readers share the list.
+fn subscribers(candidates: &[Candidate<'_>]) -> BTreeMap<TopicId, Rc<[usize]>> {
+    let mut numbers: HashMap<*const BTreeSet<TopicId>, usize> = HashMap::new();
+    let mut subscriptions: Vec<(&BTreeSet<TopicId>, Vec<usize>)> = Vec::new();
     for (at, candidate) in candidates.iter().enumerate() {
-        for topic in candidate.topics.iter() {
-            subscribers.entry(*topic).or_default().push(at);
+        let number = *numbers.entry(Rc::as_ptr(&candidate.topics)).or_insert(subscriptions.len());
+        if number == subscriptions.len() {
+            subscriptions.push((&candidate.topics, Vec::new()));
+        }
+        subscriptions[number].1.push(at);
+    }
+    let mut by_topic: BTreeMap<TopicId, Vec<usize>> = BTreeMap::new();
+    for (number, (topics, _)) in subscriptions.iter().enumerate() {
+        for topic in *topics {
+            by_topic.entry(*topic).or_default().push(number);
         }
     }
-    subscribers
+    let mut lists: HashMap<Vec<usize>, Rc<[usize]>> = HashMap::new();
+    let mut list = |numbers: Vec<usize>| {
+        let list = lists.entry(numbers).or_insert_with_key(|numbers| {
+            let members = numbers.iter().flat_map(|number| &subscriptions[*number].1);
+            let mut members: Vec<usize> = members.copied().collect();
+            members.sort_unstable();
+            members.into()
+        });
+        list.clone()
+    };
+    by_topic.into_iter().map(|(topic, numbers)| (topic, list(numbers))).collect()
 }

@@ -7,12 +7,19 @@ use crate::coordinator::consumer::member::Partitions;
 
 pub(super) fn assign(candidates: &[Candidate<'_>], counts: &PartitionCounts) -> Vec<Partitions> {
     let mut targets = vec![Partitions::new(); candidates.len()];
-    for (topic, mut readers) in subscribers(candidates) {
-        // Static members first, by what stays with them; the others by the id they have for now.
-        readers.sort_by_key(|at| {
-            let candidate = &candidates[*at];
-            (candidate.instance_id.is_none(), candidate.instance_id, candidate.id)
-        });
+    // Static members first, by what stays with them; the others by the id they have for now.
+    let mut order: Vec<usize> = (0..candidates.len()).collect();
+    order.sort_by_key(|at| {
+        let candidate = &candidates[*at];
+        (candidate.instance_id.is_none(), candidate.instance_id, candidate.id)
+    });
+    let mut rank = vec![0; candidates.len()];
+    for (place, at) in order.into_iter().enumerate() {
+        rank[at] = place;
+    }
+    for (topic, readers) in subscribers(candidates) {
+        let mut readers = readers.to_vec();
+        readers.sort_unstable_by_key(|at| rank[*at]);
         let count = counts.get(&topic).copied().unwrap_or(0);
         let readers_count = i32::try_from(readers.len()).unwrap_or(i32::MAX);
         let (share, longer) = (count / readers_count, count % readers_count);

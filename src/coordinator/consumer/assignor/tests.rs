@@ -218,4 +218,21 @@ proptest! {
             prop_assert_eq!(group.settle(assignor), 0, "a second time moves nothing");
         }
     }
+
+    #[test]
+    fn who_may_not_even_out_any_further_still_gives_every_partition_away(
+        counts in prop::collection::vec(1..9i32, 4),
+        readers in prop::collection::vec(prop::collection::btree_set(0..4u128, 1..4), 1..7),
+        steps in 0..200usize,
+    ) {
+        let mut group = Group::new(&counts);
+        for (number, topics) in readers.iter().enumerate() {
+            group = group.member(&format!("{number}"), &topics.iter().copied().collect::<Vec<_>>());
+        }
+        let targets = uniform::assign_mixed(&group.candidates(), &group.counts, steps);
+        for ((.., present), target) in group.members.iter_mut().zip(targets) {
+            *present = target;
+        }
+        group.check();
+    }
 }
