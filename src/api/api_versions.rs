@@ -10,9 +10,6 @@ use crate::metadata::{FEATURES, Image};
 use crate::wire::ErrorCode;
 use crate::wire::api::APIS;
 
-/// The new group protocol (KIP-848): level 1 of 1, as in every new cluster of Kafka 4; not to be changed yet.
-const GROUP_VERSION: &str = "group.version";
-const GROUP_VERSION_LEVEL: i16 = 1;
 /// From here on an answer tells the features.
 const FIRST_VERSION_WITH_FEATURES: i16 = 3;
 /// From here on a feature may be supported from level 0 on: older clients would refuse the answer (KIP-584).
@@ -40,8 +37,6 @@ fn respond(image: &Image, version: i16, request: &ApiVersionsRequest) -> ApiVers
 
 fn with_features(image: &Image, version: i16, response: ApiVersionsResponse) -> ApiVersionsResponse {
     let supported = |name, min, max| {
-        // What older clients can be told is that the level is not open to change.
-        let min = if version < FIRST_VERSION_WITH_LEVEL_0 { max } else { min };
         SupportedFeatureKey::default()
             .with_name(StrBytes::from_static_str(name))
             .with_min_version(min)
@@ -55,14 +50,11 @@ fn with_features(image: &Image, version: i16, response: ApiVersionsResponse) -> 
     };
     let of_table = FEATURES.iter().filter(|feature| feature.min > 0 || version >= FIRST_VERSION_WITH_LEVEL_0);
     let of_table = of_table.map(|feature| supported(feature.name, feature.min, feature.max));
-    let groups = supported(GROUP_VERSION, 0, GROUP_VERSION_LEVEL);
     let levels = image.features().map(|(name, level)| finalized(name, level));
     response
-        .with_supported_features(std::iter::once(groups).chain(of_table).collect())
+        .with_supported_features(of_table.collect())
         .with_finalized_features_epoch(i64::try_from(image.version()).unwrap_or(i64::MAX))
-        .with_finalized_features(
-            std::iter::once(finalized(GROUP_VERSION, GROUP_VERSION_LEVEL)).chain(levels).collect(),
-        )
+        .with_finalized_features(levels.collect())
 }
 
 /// Letters, digits, `.` and `-`, the first and the last a letter or digit.
@@ -77,6 +69,7 @@ fn is_software_name(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metadata::Record;
     use crate::wire::guard;
     use crate::wire::header::CorrelationId;
 
@@ -93,7 +86,7 @@ mod tests {
             assert_eq!(response.api_keys.len(), APIS.len());
             let produce = &response.api_keys[0];
             assert_eq!((produce.api_key, produce.min_version), (0, 0));
-            assert_eq!(response.finalized_features.len(), usize::from(version >= 3));
+            assert_eq!(response.finalized_features, [], "of an image without features");
             assert!(guard::encode(version, CorrelationId(1), &response).is_ok());
         }
     }
@@ -117,16 +110,18 @@ mod tests {
 
     #[test]
     fn features_are_told_to_clients_that_understand_them() {
-        let cluster = super::super::cluster_view::testing::cluster(&[]);
+        let mut cluster = super::super::cluster_view::testing::cluster(&[]);
+        let level = Record::Feature { name: "group.version".to_owned(), level: 1 };
+        cluster.apply(2, &[level]).expect("the next entry");
         let told = |version| respond(cluster.image(), version, &request("librdkafka", "2.0.2"));
         assert_eq!(told(2).supported_features, []);
-        let is_told = |version| {
-            told(version).supported_features.iter().any(|feature| &*feature.name == "transaction.version")
-        };
-        assert!(!is_told(3));
+        assert_eq!(told(3).supported_features, [], "they begin at level 0");
         let features = told(4).supported_features;
-        let feature = &features[1];
-        assert_eq!((&*feature.name, feature.min_version, feature.max_version), ("transaction.version", 0, 2));
+        let shown: Vec<_> = features.iter().map(|it| (&*it.name, it.min_version, it.max_version)).collect();
+        assert_eq!(shown, [("group.version", 0, 1), ("transaction.version", 0, 2)]);
+        let finalized = told(3).finalized_features;
+        let levels: Vec<_> = finalized.iter().map(|it| (&*it.name, it.max_version_level)).collect();
+        assert_eq!(levels, [("group.version", 1)]);
         for version in 0..=4 {
             assert!(guard::encode(version, CorrelationId(1), &told(version)).is_ok(), "{version}");
         }

@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use std::future::Future;
 
 use futures::future::join_all;
+use kafka_protocol::messages::consumer_group_describe_response::DescribedGroup as DescribedConsumerGroup;
 use kafka_protocol::messages::delete_groups_response::DeletableGroupResult;
 use kafka_protocol::messages::describe_groups_response::{DescribedGroup, DescribedGroupMember};
 use kafka_protocol::messages::leave_group_request::MemberIdentity;
@@ -22,6 +23,7 @@ use super::answer_room::AnswerRoom;
 use super::{Client, code};
 use crate::base::ShardId;
 use crate::coordinator::{self, Request, Response};
+use crate::metadata::GROUP_VERSION;
 use crate::shard::messages::{ControlReply, ControlRequest, Reply, Request as ShardRequest};
 use crate::wire::ErrorCode;
 use crate::wire::header::RequestHeader;
@@ -30,12 +32,19 @@ use crate::wire::read::STRING_BYTES_MAX;
 /// All operations that Kafka allows on a group while no authorizer is set, one bit each: READ, DELETE,
 /// DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS.
 const GROUP_OPERATIONS: i32 = 3400;
+/// The level of `group.version` from which on there is the new protocol.
+const FIRST_LEVEL_WITH_NEW_PROTOCOL: i16 = 1;
 /// From here on LeaveGroup names several members.
 const FIRST_LEAVE_WITH_MEMBERS: i16 = 3;
 /// From here on SyncGroup must say which protocol the member believes in (KIP-559).
 const FIRST_SYNC_WITH_PROTOCOL: i16 = 5;
 /// From here on JoinGroup may answer without a protocol.
 const FIRST_JOIN_WITH_NULL_PROTOCOL: i16 = 7;
+
+/// Whether the cluster speaks the new protocol of consumer groups.
+fn has_new_protocol(client: &Client) -> bool {
+    client.shard.image().feature(GROUP_VERSION).is_some_and(|level| level >= FIRST_LEVEL_WITH_NEW_PROTOCOL)
+}
 
 /// Asks the coordinator of this node.
 pub(super) async fn ask(client: &Client, header: &RequestHeader, request: Request) -> Response {
@@ -181,6 +190,10 @@ pub async fn consumer_heartbeat(
     header: &RequestHeader,
     request: ConsumerGroupHeartbeatRequest,
 ) -> ConsumerGroupHeartbeatResponse {
+    if !has_new_protocol(client) {
+        return ConsumerGroupHeartbeatResponse::default()
+            .with_error_code(ErrorCode::UnsupportedVersion.code());
+    }
     match ask(client, header, Request::ConsumerHeartbeat(request)).await {
         Response::ConsumerHeartbeat(response) => response,
         other => mismatch(&other),
@@ -193,6 +206,15 @@ pub async fn describe_consumers(
     request: ConsumerGroupDescribeRequest,
 ) -> ConsumerGroupDescribeResponse {
     let operations = if request.include_authorized_operations { GROUP_OPERATIONS } else { i32::MIN };
+    if !has_new_protocol(client) {
+        let refused = |id| {
+            DescribedConsumerGroup::default()
+                .with_group_id(id)
+                .with_error_code(ErrorCode::UnsupportedVersion.code())
+        };
+        let groups = request.group_ids.into_iter().map(refused).collect();
+        return fit_described(header.version, ConsumerGroupDescribeResponse::default().with_groups(groups));
+    }
     let groups = for_each(request.group_ids, |id| async move {
         match ask(client, header, Request::DescribeConsumer(id)).await {
             Response::DescribeConsumer(group) if group.error_code == 0 => {

@@ -1,6 +1,8 @@
 //! What the cluster can be finalized to speak (KIP-584): features by their names in Kafka, with the levels that
 //! this version of kuring has.
 
+/// Which group protocols there are: at level 1 the new one of consumers too (KIP-848).
+pub const GROUP_VERSION: &str = "group.version";
 /// How transactions work: at level 2 every transaction has an epoch of its own (KIP-890).
 pub const TRANSACTION_VERSION: &str = "transaction.version";
 
@@ -15,4 +17,7 @@ pub struct Feature {
 }
 
 /// All of them, ascending by name.
-pub const FEATURES: &[Feature] = &[Feature { name: TRANSACTION_VERSION, min: 0, max: 2, initial: 2 }];
+pub const FEATURES: &[Feature] = &[
+    Feature { name: GROUP_VERSION, min: 0, max: 1, initial: 1 },
+    Feature { name: TRANSACTION_VERSION, min: 0, max: 2, initial: 2 },
+];

@@ -53,7 +53,7 @@ fn check(image: &Image, update: &FeatureUpdate) -> Result<(), Refusal> {
 mod tests {
     use super::super::testing::Cluster;
     use super::*;
-    use crate::metadata::{Command, TRANSACTION_VERSION};
+    use crate::metadata::{Command, GROUP_VERSION, TRANSACTION_VERSION};
 
     fn update(name: &str, level: i16, upgrade: UpgradeType, validate_only: bool) -> Command {
         let update = FeatureUpdate { name: name.to_owned(), level, upgrade };
@@ -83,8 +83,12 @@ mod tests {
         assert!(cluster.run(update(TRANSACTION_VERSION, 1, SafeDowngrade, false)).is_err());
         cluster.run(update(TRANSACTION_VERSION, 1, Upgrade, false)).unwrap();
         assert_eq!(level(&cluster), Some(1));
+        assert_eq!(cluster.state.image().feature(GROUP_VERSION), Some(1));
+        cluster.run(update(GROUP_VERSION, 0, SafeDowngrade, false)).unwrap();
+        assert!(cluster.run(update(GROUP_VERSION, 2, Upgrade, false)).is_err());
         // A broker that comes later changes nothing.
         cluster.register(3);
         assert_eq!(level(&cluster), Some(1));
+        assert_eq!(cluster.state.image().feature(GROUP_VERSION), None);
     }
 }
