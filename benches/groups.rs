@@ -8,7 +8,9 @@ use kafka_protocol::protocol::StrBytes;
 use kuring::base::clock::{Monotonic, Now, Timestamp};
 use kuring::base::random::Random;
 use kuring::base::{LeaderEpoch, PartitionIndex, TopicId};
-use kuring::config::{Assignor, ConsumerGroupSettings, ConsumerGroupTimes, GroupSettings, MigrationPolicy};
+use kuring::config::{
+    Assignor, ConsumerGroupBounds, ConsumerGroupSettings, ConsumerGroupTimes, GroupSettings, MigrationPolicy,
+};
 use kuring::coordinator::{Client, Coordinator, Effect, ReplyToken, Request, Response};
 use kuring::metadata::{Image, PartitionImage, Record, State};
 
@@ -42,6 +44,7 @@ fn settings() -> GroupSettings {
                 heartbeat_interval_ms: 5_000,
                 assignment_interval_ms: 1_000,
             },
+            bounds: ConsumerGroupBounds::default(),
         },
     }
 }

@@ -24,6 +24,7 @@ use super::answer_room::AnswerRoom;
 use crate::base::BrokerId;
 use crate::config::{
     AlterError, Alteration, BrokerConfig, ConfigSource, Kind, Levels, Operation, Overrides, Row, Scope,
+    Settings,
 };
 use crate::metadata::{
     AlterConfigs, Command, ConfigChange, ConfigEdit, ConfigOp, ConfigResource, ConfigRules, Image, Refusal,
@@ -158,6 +159,13 @@ fn list_resources(
     }
     if types.contains(&TOPIC) {
         image.topics().for_each(|topic| add(TOPIC, &topic.name));
+    }
+    if types.contains(&GROUP) {
+        for (resource, _) in image.configs() {
+            if let ConfigResource::Group(name) = resource {
+                add(GROUP, name);
+            }
+        }
     }
     ListConfigResourcesResponse::default().with_config_resources(resources)
 }
@@ -309,12 +317,15 @@ impl AlterPlan {
 }
 
 /// What the controller asks about configs, answered by [`config`](crate::config).
-#[derive(Clone, Copy, Debug)]
-pub struct Rules;
+#[derive(Clone, Debug)]
+pub struct Rules {
+    /// They bound the configs of groups.
+    settings: Settings,
+}
 
 impl Rules {
-    pub fn shared() -> Rc<dyn ConfigRules> {
-        Rc::new(Self)
+    pub fn shared(config: &BrokerConfig) -> Rc<dyn ConfigRules> {
+        Rc::new(Self { settings: config.settings.clone() })
     }
 }
 
@@ -325,10 +336,12 @@ impl ConfigRules for Rules {
         name: &str,
         value: Option<&str>,
     ) -> Result<(), Refusal> {
-        let scope = scope(resource)?;
+        let scope = scope(resource, &self.settings)?;
         match value {
             // Back to the default is right for every name, known or not.
             None => Ok(()),
+            // They are held to each other: all are looked at in the end.
+            Some(_) if matches!(scope, Scope::Group(_)) => Ok(()),
             Some(value) => {
                 let one = Overrides::from([(name.to_owned(), value.to_owned())]);
                 scope.validate(&one).map_err(refusal)
@@ -337,16 +350,16 @@ impl ConfigRules for Rules {
     }
 
     fn check_all(&self, resource: &ConfigResource, overrides: &Overrides) -> Result<(), Refusal> {
-        scope(resource)?.validate(overrides).map_err(refusal)
+        scope(resource, &self.settings)?.validate(overrides).map_err(refusal)
     }
 
     fn is_list(&self, resource: &ConfigResource, name: &str) -> bool {
-        let definition = scope(resource).ok().and_then(|scope| scope.definition(name));
+        let definition = scope(resource, &self.settings).ok().and_then(|scope| scope.definition(name));
         definition.is_some_and(|definition| definition.kind == Kind::List)
     }
 
     fn default_value(&self, resource: &ConfigResource, name: &str) -> Option<String> {
-        scope(resource).ok()?.definition(name)?.default.map(str::to_owned)
+        scope(resource, &self.settings).ok()?.definition(name)?.default.map(str::to_owned)
     }
 }
 
@@ -384,17 +397,22 @@ fn rows(
             ))),
             Err(_) => Err(invalid(format!("Broker id must be an integer, but it is: {name}"))),
         },
+        resource_type::GROUP if name.is_empty() => Err(invalid("Group name must not be empty".to_owned())),
+        resource_type::GROUP => {
+            let overrides = image.overrides(&ConfigResource::Group(name.to_owned()));
+            Ok(levels.describe_group(overrides, wanted))
+        }
         other => Err(unsupported(other)),
     }
 }
 
 /// The resource that is to be changed, if it is there and this broker may change it.
-fn target(
+fn target<'a>(
     resource_type: i8,
     name: &str,
     image: &Image,
-    config: &BrokerConfig,
-) -> Result<(ConfigResource, Scope), Refusal> {
+    config: &'a BrokerConfig,
+) -> Result<(ConfigResource, Scope<'a>), Refusal> {
     match resource_type {
         resource_type::TOPIC if name.is_empty() => {
             Err(invalid("Default topic resources are not allowed.".to_owned()))
@@ -420,6 +438,11 @@ fn target(
             }
             Err(_) => Err(invalid(format!("Node id must be an integer, but it is: {name}"))),
         },
+        resource_type::GROUP if name.is_empty() => {
+            Err(invalid("Default group resources are not allowed.".to_owned()))
+        }
+        // There need be no such group yet.
+        resource_type::GROUP => Ok((ConfigResource::Group(name.to_owned()), Scope::Group(&config.settings))),
         other => Err(unsupported(other)),
     }
 }
@@ -432,7 +455,6 @@ fn unsupported(resource_type: i8) -> Refusal {
     invalid(match resource_type {
         resource_type::BROKER_LOGGER => "This broker's loggers cannot be read or set by clients".to_owned(),
         resource_type::CLIENT_METRICS => "This broker has no client metrics subscriptions".to_owned(),
-        resource_type::GROUP => "This broker has no group configs".to_owned(),
         other => format!("Unknown resource type {other}"),
     })
 }
@@ -441,11 +463,11 @@ fn invalid(text: String) -> Refusal {
     Refusal::new(ErrorCode::InvalidRequest, text)
 }
 
-fn scope(resource: &ConfigResource) -> Result<Scope, Refusal> {
+fn scope<'a>(resource: &ConfigResource, settings: &'a Settings) -> Result<Scope<'a>, Refusal> {
     match resource {
         ConfigResource::Topic(_) => Ok(Scope::Topic),
         ConfigResource::Broker(_) | ConfigResource::BrokerDefault => Ok(Scope::Broker),
-        ConfigResource::Group(_) => Err(unsupported(resource_type::GROUP)),
+        ConfigResource::Group(_) => Ok(Scope::Group(settings)),
         ConfigResource::ClientMetrics(_) => Err(unsupported(resource_type::CLIENT_METRICS)),
     }
 }

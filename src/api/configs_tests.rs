@@ -14,6 +14,7 @@ use crate::metadata::{
 
 const TOPIC: i8 = resource_type::TOPIC;
 const BROKER: i8 = resource_type::BROKER;
+const GROUP: i8 = resource_type::GROUP;
 
 /// Name, operation, value.
 type Step<'a> = (&'a str, i8, Option<&'a str>);
@@ -30,13 +31,13 @@ impl Node {
     fn new() -> Self {
         let source = Source { path: "f", text: "node.id=1\nlog.dirs=/d\n" };
         let random = Random::seeded(1);
+        let config = BrokerConfig::load(Some(source), &[]).unwrap().config;
         let controller = Controller::new(
             ControllerSettings::default(),
-            Rules::shared(),
+            Rules::shared(&config),
             IdSource::Seeded(random.clone()),
             random,
         );
-        let config = BrokerConfig::load(Some(source), &[]).unwrap().config;
         let mut node = Self { state: State::default(), controller, config, index: 0 };
         node.run(Command::RegisterBroker(RegisterBroker {
             id: BrokerId(1),
@@ -311,4 +312,54 @@ fn the_controller_refuses_a_topic_with_a_config_that_is_wrong() {
     let command = Command::CreateTopics(CreateTopics { topics: vec![topic], validate_only: false });
     let created = node.run(command).unwrap().topics_created();
     assert_eq!(created[0].1.as_ref().unwrap_err().code, ErrorCode::InvalidConfig);
+}
+
+#[test]
+fn a_groups_config_is_set_seen_and_deleted() {
+    let mut node = Node::new();
+    assert_eq!(node.value(GROUP, "g", "consumer.session.timeout.ms"), "45000 5");
+    assert_eq!(node.set(GROUP, "g", "consumer.session.timeout.ms", " 46000 "), "ok");
+    assert_eq!(node.value(GROUP, "g", "consumer.session.timeout.ms"), "46000 8");
+    assert_eq!(node.value(GROUP, "other", "consumer.session.timeout.ms"), "45000 5");
+    let list = |node: &Node| {
+        let request = ListConfigResourcesRequest::default().with_resource_types(vec![GROUP]);
+        let response = list_resources(&request, 1, node.state.image());
+        response.config_resources.iter().map(|one| one.resource_name.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(list(&node), ["g"]);
+    assert_eq!(node.incremental(&[(GROUP, "g", &[("consumer.session.timeout.ms", 1, None)])]), ["ok"]);
+    assert_eq!(node.value(GROUP, "g", "consumer.session.timeout.ms"), "45000 5");
+    assert!(list(&node).is_empty());
+    assert_eq!(node.replace(GROUP, "g", &[("consumer.heartbeat.interval.ms", "6000")], false), "ok");
+    assert_eq!(node.value(GROUP, "g", "consumer.heartbeat.interval.ms"), "6000 8");
+    assert_eq!(node.replace(GROUP, "g", &[], false), "ok");
+    assert!(list(&node).is_empty());
+}
+
+#[test]
+fn what_a_group_cannot_have_is_refused_in_kafkas_words() {
+    let mut node = Node::new();
+    let mut refused = |group: &str, name: &str, value: &str| node.set(GROUP, group, name, value);
+    assert_eq!(
+        refused("", "consumer.session.timeout.ms", "46000"),
+        "InvalidRequest: Default group resources are not allowed."
+    );
+    assert_eq!(refused("g", "nope", "1"), "InvalidConfig: Unknown group config name: nope");
+    assert_eq!(
+        refused("g", "consumer.session.timeout.ms", "x"),
+        "InvalidConfig: Invalid value x for configuration consumer.session.timeout.ms: Not a number of type INT"
+    );
+    assert_eq!(
+        refused("g", "consumer.session.timeout.ms", "60001"),
+        "InvalidConfig: consumer.session.timeout.ms must be in the range 45000 to 60000 inclusive."
+    );
+    assert_eq!(
+        node.incremental(&[(GROUP, "g", &[("consumer.heartbeat.interval.ms", 2, Some("6000"))])]),
+        ["InvalidConfig: Can't APPEND to key consumer.heartbeat.interval.ms because its type is not LIST."]
+    );
+    let described = node.describe(GROUP, "", None);
+    assert_eq!(
+        said(described.error_code, described.error_message),
+        "InvalidRequest: Group name must not be empty"
+    );
 }

@@ -4,8 +4,10 @@
 
 use super::broker::parse_ip_limits;
 use super::define::{Definition, Kind, Update, Value};
-use super::settings::Overrides;
+use super::groups::bounds_of;
+use super::settings::{Overrides, Settings};
 use super::table;
+use super::table::group;
 use super::table::topic::{self, Support};
 
 /// One step of IncrementalAlterConfigs.
@@ -54,14 +56,16 @@ pub enum AlterError {
 }
 
 /// Whose configs are changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Scope {
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Scope<'a> {
     Topic,
     /// One broker's dynamic values, or the dynamic defaults of all.
     Broker,
+    /// One group's, within the bounds that the broker's file sets.
+    Group(&'a Settings),
 }
 
-impl Scope {
+impl Scope<'_> {
     /// The overrides after the steps (IncrementalAlterConfigs).
     pub fn alter(self, current: &Overrides, steps: &[Alteration]) -> Result<Overrides, AlterError> {
         check_names_and_nulls(
@@ -114,6 +118,7 @@ impl Scope {
         match self {
             Scope::Topic => validate_topic(overrides),
             Scope::Broker => validate_broker(overrides),
+            Scope::Group(broker) => validate_group(overrides, broker),
         }
     }
 
@@ -124,7 +129,7 @@ impl Scope {
             let verb = if step.operation == Operation::Append { "append" } else { "subtract" };
             let name = &step.name;
             return Err(AlterError::InvalidConfig(match self {
-                Scope::Topic => {
+                Scope::Topic | Scope::Group(_) => {
                     format!("Can't {} to key {name} because its type is not LIST.", verb.to_uppercase())
                 }
                 Scope::Broker => format!("Config value {verb} is not allowed for config key: {name}"),
@@ -139,6 +144,7 @@ impl Scope {
         match self {
             Scope::Topic => topic::find(name).map(|config| &config.definition),
             Scope::Broker => find_of_broker(name),
+            Scope::Group(_) => group::find(name).map(|config| &config.definition),
         }
     }
 }
@@ -197,6 +203,37 @@ fn validate_topic(overrides: &Overrides) -> Result<(), AlterError> {
             "conflict topic config setting min.compaction.lag.ms ({min}) > max.compaction.lag.ms ({max})"
         )),
         false => Ok(()),
+    }
+}
+
+fn validate_group(overrides: &Overrides, broker: &Settings) -> Result<(), AlterError> {
+    let refuse = |text: String| Err(AlterError::InvalidConfig(text));
+    if let Some(name) = overrides.keys().find(|name| group::find(name).is_none()) {
+        return refuse(format!("Unknown group config name: {name}"));
+    }
+    for (name, text) in overrides {
+        let Some(config) = group::find(name) else { continue };
+        let value = match config.definition.parse(text) {
+            Ok(value) => value,
+            Err(invalid) => return refuse(invalid.to_string()),
+        };
+        if let (Value::Integer(number), Some(bounds)) = (value, bounds_of(config.of_broker, broker))
+            && !bounds.contains(&number)
+        {
+            let (least, greatest) = bounds.into_inner();
+            return refuse(format!("{name} must be in the range {least} to {greatest} inclusive."));
+        }
+    }
+    // Checked above, or the broker's own, which are numbers.
+    let number = |name: &str| match (overrides.get(name), group::find(name)) {
+        (Some(text), _) => text.trim().parse().unwrap_or(i64::MAX),
+        (None, Some(config)) => broker.integer(config.of_broker),
+        (None, None) => i64::MAX,
+    };
+    let is_given = |names: &&[&str; 2]| names.iter().any(|name| overrides.contains_key(*name));
+    match group::ABOVE.iter().filter(is_given).find(|[above, below]| number(above) <= number(below)) {
+        Some([above, below]) => refuse(format!("{above} must be greater than {below}")),
+        None => Ok(()),
     }
 }
 

@@ -1,10 +1,10 @@
-//! What DescribeConfigs says: the rows of a topic, of a broker, and of the dynamic defaults of all
+//! What DescribeConfigs says: the rows of a topic, of a group, of a broker, and of the dynamic defaults of all
 //! brokers, with the sources of Kafka's `ConfigHelper`.
 
 use super::define::{Definition, Kind, Update, Value};
 use super::log_levels::LogConfigSource;
 use super::settings::{Levels, Overrides};
-use super::table::{self, topic};
+use super::table::{self, group, topic};
 
 /// Where a value comes from. The numbers are those of the protocol (`DescribeConfigsResponse.ConfigSource`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,6 +15,7 @@ pub enum ConfigSource {
     DynamicDefaultBroker = 3,
     StaticBroker = 4,
     Default = 5,
+    Group = 8,
 }
 
 impl ConfigSource {
@@ -69,6 +70,28 @@ impl Levels<'_> {
         let shown =
             |config: &&topic::TopicConfig| !config.definition.internal && wanted(config.definition.name);
         topic::TOPIC.iter().filter(shown).map(row).collect()
+    }
+
+    /// The rows of a group with these overrides, of those names that `wanted` picks.
+    pub fn describe_group(&self, overrides: &Overrides, wanted: impl Fn(&str) -> bool) -> Vec<Row> {
+        let row = |config: &group::GroupConfig| {
+            let Definition { name, kind, documentation, .. } = config.definition;
+            let given = overrides.get(name).and_then(|text| config.definition.parse(text).ok());
+            let mut synonyms = self.given_values(config.of_broker);
+            if let Some(value) = given.clone().and_then(|value| value.text()) {
+                synonyms.insert(0, Synonym { name, value, source: ConfigSource::Group });
+            }
+            Row {
+                name,
+                value: given.unwrap_or_else(|| self.value(config.of_broker)).text(),
+                source: first_source(&synonyms),
+                read_only: false,
+                kind,
+                documentation,
+                synonyms,
+            }
+        };
+        group::GROUP.iter().filter(|config| wanted(config.definition.name)).map(row).collect()
     }
 
     /// The rows of this broker.

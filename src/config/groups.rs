@@ -1,6 +1,8 @@
 //! What the consumer groups of the new protocol need (`group.consumer.*`).
 
-use super::settings::Settings;
+use std::ops::RangeInclusive;
+
+use super::settings::{Overrides, Settings};
 
 /// A server-side assignor (`group.consumer.assignors`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,7 +70,57 @@ pub struct ConsumerGroupSettings {
     /// The first is the default.
     pub assignors: Vec<Assignor>,
     pub migration_policy: MigrationPolicy,
+    /// Of a group without configs of its own.
     pub times: ConsumerGroupTimes,
+    pub bounds: ConsumerGroupBounds,
+}
+
+/// What the times of single groups are held to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ConsumerGroupBounds {
+    pub session_timeout_ms: RangeInclusive<i32>,
+    pub heartbeat_interval_ms: RangeInclusive<i32>,
+    pub assignment_interval_ms: RangeInclusive<i32>,
+}
+
+/// Kafka's.
+impl Default for ConsumerGroupBounds {
+    fn default() -> Self {
+        Self {
+            session_timeout_ms: 45_000..=60_000,
+            heartbeat_interval_ms: 5_000..=15_000,
+            assignment_interval_ms: 0..=15_000,
+        }
+    }
+}
+
+impl ConsumerGroupSettings {
+    /// The times of a group with these configs. A value that was stored when the bounds were others counts as the
+    /// bound it is beyond.
+    pub fn times_of(&self, overrides: &Overrides) -> ConsumerGroupTimes {
+        let value = |name: &str, of_broker: i32, bounds: &RangeInclusive<i32>| {
+            let given: Option<i32> = overrides.get(name).and_then(|text| text.trim().parse().ok());
+            given.map_or(of_broker, |given| given.clamp(*bounds.start(), *bounds.end()))
+        };
+        let (times, bounds) = (&self.times, &self.bounds);
+        ConsumerGroupTimes {
+            session_timeout_ms: value(
+                "consumer.session.timeout.ms",
+                times.session_timeout_ms,
+                &bounds.session_timeout_ms,
+            ),
+            heartbeat_interval_ms: value(
+                "consumer.heartbeat.interval.ms",
+                times.heartbeat_interval_ms,
+                &bounds.heartbeat_interval_ms,
+            ),
+            assignment_interval_ms: value(
+                "consumer.assignment.interval.ms",
+                times.assignment_interval_ms,
+                &bounds.assignment_interval_ms,
+            ),
+        }
+    }
 }
 
 /// Names of a time, its least and its greatest value.
@@ -90,6 +142,12 @@ pub(super) const BOUNDED: &[[&str; 3]] = &[
     ],
 ];
 
+/// The least and the greatest value of a property of [`BOUNDED`].
+pub(super) fn bounds_of(name: &str, s: &Settings) -> Option<RangeInclusive<i64>> {
+    let [_, least, greatest] = BOUNDED.iter().find(|[bounded, ..]| *bounded == name)?;
+    Some(s.integer(least)..=s.integer(greatest))
+}
+
 pub(super) fn consumer_group_settings(s: &Settings) -> ConsumerGroupSettings {
     let assignors = s.list("group.consumer.assignors").unwrap_or_default();
     let policy = s.text("group.consumer.migration.policy").unwrap_or_default();
@@ -101,6 +159,14 @@ pub(super) fn consumer_group_settings(s: &Settings) -> ConsumerGroupSettings {
             session_timeout_ms: s.number("group.consumer.session.timeout.ms"),
             heartbeat_interval_ms: s.number("group.consumer.heartbeat.interval.ms"),
             assignment_interval_ms: s.number("group.consumer.assignment.interval.ms"),
+        },
+        bounds: ConsumerGroupBounds {
+            session_timeout_ms: s.number("group.consumer.min.session.timeout.ms")
+                ..=s.number("group.consumer.max.session.timeout.ms"),
+            heartbeat_interval_ms: s.number("group.consumer.min.heartbeat.interval.ms")
+                ..=s.number("group.consumer.max.heartbeat.interval.ms"),
+            assignment_interval_ms: s.number("group.consumer.min.assignment.interval.ms")
+                ..=s.number("group.consumer.max.assignment.interval.ms"),
         },
     }
 }

@@ -32,7 +32,7 @@ pub use broker::{
 };
 pub use define::{Definition, Importance, InvalidValue, Kind, Update, Valid, Value};
 pub use describe::{ConfigSource, Row, Synonym};
-pub use groups::{Assignor, ConsumerGroupSettings, ConsumerGroupTimes, MigrationPolicy};
+pub use groups::{Assignor, ConsumerGroupBounds, ConsumerGroupSettings, ConsumerGroupTimes, MigrationPolicy};
 pub use limits::{ConnectionLimits, ListenerLimits, ServingLimits};
 pub use listeners::{Endpoint, Listener, ListenerName, SecurityProtocol};
 pub use log::{CleanerSettings, CleanupPolicy, LogConfig, TimestampType, TopicCompression};

@@ -19,8 +19,8 @@ use super::turn::{Then, Turn, Write, append_error};
 use crate::base::clock::{Monotonic, Now};
 use crate::base::random::Random;
 use crate::base::{Counter, PartitionIndex, ProducerId, TopicName};
-use crate::config::GroupSettings;
-use crate::metadata::Image;
+use crate::config::{ConsumerGroupTimes, GroupSettings};
+use crate::metadata::{ConfigResource, Image};
 use crate::wire::ErrorCode;
 
 /// Above this a write of offsets is appended in parts: well below the smallest batch limit in use.
@@ -39,6 +39,8 @@ pub struct Coordinator {
     next_ticket: u64,
     timers: Timers,
     topics: Topics,
+    /// Of the groups that have configs of their own.
+    times: HashMap<StrBytes, ConsumerGroupTimes>,
     /// Groups whose writes are done while requests wait for that.
     ready: VecDeque<(PartitionIndex, StrBytes)>,
     random: Random,
@@ -62,6 +64,7 @@ impl Coordinator {
             next_ticket: 0,
             timers,
             topics: Topics::default(),
+            times: HashMap::new(),
             ready: VecDeque::new(),
             random,
             effects: Vec::new(),
@@ -184,12 +187,21 @@ impl Coordinator {
 
     /// The cluster changed: to be told of each image, in order.
     pub fn cluster_changed(&mut self, image: Arc<Image>) {
-        let names = self.topics.update(image);
-        if names.is_empty() {
+        let news = self.topics.update(image);
+        for group in news.groups {
+            let id = StrBytes::from_string(group.clone());
+            let overrides = self.topics.image().overrides(&ConfigResource::Group(group));
+            // A time that is another one now counts from each member's next heartbeat on.
+            match overrides.is_empty() {
+                true => self.times.remove(&id),
+                false => self.times.insert(id, self.settings.consumer.times_of(overrides)),
+            };
+        }
+        if news.topics.is_empty() {
             return;
         }
         for group in self.partitions.values_mut().flat_map(|partition| partition.consumers.values_mut()) {
-            group.topics_changed(&names);
+            group.topics_changed(&news.topics);
         }
     }
 
@@ -304,6 +316,7 @@ impl Coordinator {
             settings: &self.settings,
             timers: &mut self.timers,
             topics: &mut self.topics,
+            times: &self.times,
             effects: &mut self.effects,
             random: &mut self.random,
             now,

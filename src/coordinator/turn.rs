@@ -25,6 +25,8 @@ pub(super) struct Turn<'a> {
     pub(super) settings: &'a GroupSettings,
     pub(super) timers: &'a mut Timers,
     pub(super) topics: &'a mut Topics,
+    /// Of the groups that have configs of their own.
+    pub(super) times: &'a HashMap<StrBytes, ConsumerGroupTimes>,
     pub(super) effects: &'a mut Vec<Effect>,
     pub(super) random: &'a mut Random,
     pub(super) now: Now,
@@ -52,8 +54,8 @@ impl Turn<'_> {
     }
 
     /// The times of a consumer group.
-    pub(super) fn consumer_times(&self, _group: &StrBytes) -> ConsumerGroupTimes {
-        self.settings.consumer.times
+    pub(super) fn consumer_times(&self, group: &StrBytes) -> ConsumerGroupTimes {
+        self.times.get(group).copied().unwrap_or(self.settings.consumer.times)
     }
 
     /// Arms a timer. It never fires in the call that arms it, whatever time-out a client asked for.

@@ -311,7 +311,7 @@ impl Leader {
             delete_topic_enable: config.delete_topics,
         };
         let threads = self.opened.directories.threads.clone();
-        Quorum::open(OsFiles, threads, configs::Rules::shared(), settings)
+        Quorum::open(OsFiles, threads, configs::Rules::shared(config), settings)
             .await
             .map_err(|error| StartError::Metadata(error.to_string()))
     }

@@ -1,7 +1,8 @@
-//! The tables: the broker properties and the topic configs that kuring has, with Kafka's names, types,
+//! The tables: the broker properties and the configs of topics and groups that kuring has, with Kafka's names, types,
 //! defaults and ranges (Apache Kafka 4.4), and kuring's own with the prefix `kuring.`. What is not
 //! here kuring does not have; see `absent` for what becomes of such a property.
 
+pub(super) mod group;
 mod limits;
 mod log;
 mod server;

@@ -9,10 +9,18 @@ use kafka_protocol::protocol::StrBytes;
 use twox_hash::XxHash3_64;
 
 use crate::base::TopicId;
-use crate::metadata::{Image, TopicImage};
+use crate::metadata::{ConfigResource, Image, TopicImage};
 
 /// What Kafka puts before a topic, so that it can change the rest one day.
 const HASH_FORMAT: u8 = 0;
+
+/// What an image changes for groups.
+pub(in crate::coordinator) struct News {
+    /// Topics that are other ones now for a group: made, deleted, with more partitions or on other racks.
+    pub(in crate::coordinator) topics: BTreeSet<StrBytes>,
+    /// Groups whose configs are others now.
+    pub(in crate::coordinator) groups: Vec<String>,
+}
 
 #[derive(Default)]
 pub(in crate::coordinator) struct Topics {
@@ -24,9 +32,8 @@ pub(in crate::coordinator) struct Topics {
 }
 
 impl Topics {
-    /// Takes over a new image; returns the names of the topics that are other ones now for a group: made,
-    /// deleted, with more partitions or on other racks.
-    pub(in crate::coordinator) fn update(&mut self, image: Arc<Image>) -> BTreeSet<StrBytes> {
+    /// Takes over a new image; returns what is new in it for groups.
+    pub(in crate::coordinator) fn update(&mut self, image: Arc<Image>) -> News {
         let changes = image.changes_since(&self.image);
         let counts = |(before, after): &&(Arc<TopicImage>, Arc<TopicImage>)| {
             let replicas = |topic: &TopicImage| -> Vec<_> {
@@ -46,11 +53,15 @@ impl Topics {
         for name in &affected {
             self.hashes.remove(name);
         }
+        let groups = changes.configs_changed.into_iter().filter_map(|resource| match resource {
+            ConfigResource::Group(group) => Some(group),
+            _ => None,
+        });
         self.image = image;
-        affected
+        News { topics: affected, groups: groups.collect() }
     }
 
-    pub(super) fn image(&self) -> &Image {
+    pub(in crate::coordinator) fn image(&self) -> &Image {
         &self.image
     }
 

@@ -18,7 +18,7 @@ use crate::base::{BrokerEpoch, BrokerId, LeaderEpoch, PartitionIndex, TopicId};
 use crate::config::{ConsumerGroupTimes, GroupSettings};
 use crate::coordinator::consumer::ConsumerGroup;
 use crate::coordinator::{Request, Response};
-use crate::metadata::{BrokerImage, Image, PartitionImage, Record, State};
+use crate::metadata::{BrokerImage, ConfigResource, Image, PartitionImage, Record, State};
 use crate::wire::ErrorCode;
 
 pub(super) const REBALANCE_MS: i32 = 30_000;
@@ -87,6 +87,12 @@ impl Cluster {
     pub(super) fn delete(&mut self, name: &str) {
         let (id, _) = self.topics.remove(name).expect("a topic");
         self.apply(vec![Record::TopicRemoved { id }]);
+    }
+
+    pub(super) fn configure_group(&mut self, name: &str, value: Option<&str>) {
+        let resource = ConfigResource::Group(GROUP.to_owned());
+        let value = value.map(str::to_owned);
+        self.apply(vec![Record::Config { resource, name: name.to_owned(), value }]);
     }
 
     pub(super) fn topics(&self) -> &BTreeMap<String, (TopicId, i32)> {
@@ -611,6 +617,41 @@ fn many_members_that_join_together_cost_one_assignment() {
     h.beats(beat("5", 2));
     let group = h.describe_consumer();
     assert_eq!((group.group_epoch, group.assignment_epoch), (11, 11));
+}
+
+#[test]
+fn a_clock_that_is_set_back_puts_no_target_off() {
+    let mut batched = settings();
+    batched.consumer.times = ConsumerGroupTimes { assignment_interval_ms: 1_000, ..batched.consumer.times };
+    let (mut h, _) = Harness::consumers_with(batched, &[("t", 2)]);
+    h.beats(join("a", &["t"]));
+    h.set_back_ms = 3_600_000;
+    h.beats(join("b", &["t"]));
+    let group = h.describe_consumer();
+    assert_eq!((group.group_epoch, group.assignment_epoch), (3, 3));
+}
+
+#[test]
+fn a_static_member_that_left_for_now_has_nothing_to_give_back() {
+    let (mut h, cluster) = Harness::consumers(&[("t", 2)]);
+    let t = cluster.id("t");
+    let of = |request: ConsumerGroupHeartbeatRequest| request.with_instance_id(Some(text("i")));
+    h.beats(of(join("a", &["t"])));
+    h.beats(join("b", &["t"]));
+    assert_eq!(h.beats(of(beat("a", 2))), (2, Some(vec![(t, vec![0])])), "it has to give one back");
+    h.beats(of(beat("a", -2)));
+    for restarts in [false, true] {
+        if restarts {
+            h.restart_same();
+        }
+        // The rebalance time-out passes, the session does not.
+        for _ in 0..4 {
+            h.pass(10_000);
+            h.answer(beat("b", 3));
+        }
+        assert!(h.group().member(&text("a")).is_some(), "its place is kept");
+    }
+    assert_eq!(h.beats(of(join("c", &["t"]))), (3, Some(vec![(t, vec![0])])));
 }
 
 #[test]

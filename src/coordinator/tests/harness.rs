@@ -21,7 +21,9 @@ use kafka_protocol::protocol::StrBytes;
 use crate::base::PartitionIndex;
 use crate::base::clock::{Monotonic, Now, Timestamp};
 use crate::base::random::Random;
-use crate::config::{Assignor, ConsumerGroupSettings, ConsumerGroupTimes, GroupSettings, MigrationPolicy};
+use crate::config::{
+    Assignor, ConsumerGroupBounds, ConsumerGroupSettings, ConsumerGroupTimes, GroupSettings, MigrationPolicy,
+};
 use crate::coordinator::{
     Client, Content, Coordinator, Effect, KeyValue, ReplyToken, Request, Response, Ticket,
 };
@@ -62,6 +64,7 @@ pub(super) fn settings() -> GroupSettings {
                 heartbeat_interval_ms: 5_000,
                 assignment_interval_ms: 0,
             },
+            bounds: ConsumerGroupBounds::default(),
         },
     }
 }
@@ -70,6 +73,8 @@ pub(super) struct Harness {
     pub(super) coordinator: Coordinator,
     pub(super) settings: GroupSettings,
     pub(super) now_ms: u64,
+    /// How far the wall clock was set back.
+    pub(super) set_back_ms: i64,
     pub(super) version: i16,
     next_token: u64,
     pub(super) replies: HashMap<ReplyToken, Response>,
@@ -99,6 +104,7 @@ impl Harness {
             coordinator,
             settings,
             now_ms: 0,
+            set_back_ms: 0,
             version: 9,
             next_token: 0,
             replies: HashMap::new(),
@@ -115,7 +121,7 @@ impl Harness {
     pub(super) fn now(&self) -> Now {
         Now {
             monotonic: Monotonic::from_millis(self.now_ms),
-            wall: Timestamp(WALL_START_MS + self.now_ms as i64),
+            wall: Timestamp(WALL_START_MS + self.now_ms as i64 - self.set_back_ms),
         }
     }
 

@@ -4,6 +4,7 @@ mod consumer_migration;
 mod consumer_simulation;
 mod consumers;
 mod expressions;
+mod group_configs;
 mod harness;
 mod offsets;
 mod ownership;
