@@ -204,10 +204,12 @@ crate::counters! {
         pub accepts_failed: limit "accept_descriptors",
         /// A connection to the admin listener came while as many as it takes were open.
         pub admin_connections_refused: limit "admin_connections",
-        /// A member's JoinGroup or SyncGroup would have taken the groups beyond kuring.groups.bytes.max.
+        /// A member's JoinGroup, SyncGroup or heartbeat would have taken the groups beyond kuring.groups.bytes.max.
         pub members_refused: limit "group_bytes",
         /// A subscription by an expression was wrong, or too much for its group.
         pub expressions_refused: limit "group_expressions",
+        /// A group request found as many waiting for writes to its partition of the offsets topic as may wait.
+        pub group_requests_refused: limit "group_requests",
     }
 }
 

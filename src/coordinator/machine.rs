@@ -18,7 +18,7 @@ use super::timers::{TimerKey, Timers};
 use super::turn::{Then, Turn, Write, append_error};
 use crate::base::clock::{Monotonic, Now};
 use crate::base::random::Random;
-use crate::base::{Counter, PartitionIndex, ProducerId, TopicName};
+use crate::base::{PartitionIndex, ProducerId, TopicName};
 use crate::config::{ConsumerGroupTimes, GroupSettings};
 use crate::metadata::{ConfigResource, Image};
 use crate::wire::ErrorCode;
@@ -45,8 +45,6 @@ pub struct Coordinator {
     ready: VecDeque<(PartitionIndex, StrBytes)>,
     random: Random,
     effects: Vec<Effect>,
-    /// Requests refused because too many appends of their partition were under way.
-    pub(super) refused_pending: Counter,
     /// What the members hold at most; `None` until it has been summed.
     pub(super) members_bytes: Option<usize>,
 }
@@ -68,7 +66,6 @@ impl Coordinator {
             ready: VecDeque::new(),
             random,
             effects: Vec::new(),
-            refused_pending: Counter::default(),
             members_bytes: None,
         }
     }
@@ -366,6 +363,7 @@ impl Coordinator {
     /// Puts a write in the queue and asks for its append, in parts if it is long.
     fn submit(&mut self, index: PartitionIndex, write: Write) {
         let Write { records, replay, reply, then, gate } = write;
+        self.count_written(&records);
         let mut part = Vec::new();
         let mut encoded = Vec::new();
         let mut bytes = 0;

@@ -58,7 +58,7 @@ impl Coordinator {
             });
         }
         if partition.pending.len() >= APPENDS_PENDING_MAX && may_append(&request) {
-            self.refused_pending.increment();
+            PROCESS.group_requests_refused.increment();
             return Some(request.failed(ErrorCode::CoordinatorNotAvailable));
         }
         if partition.has_to_wait(&request)
@@ -66,7 +66,7 @@ impl Coordinator {
         {
             let waiting = Waiting { request, client: client.clone(), token };
             let Err(refused) = partition.gates.wait(&id, waiting) else { return None };
-            self.refused_pending.increment();
+            PROCESS.group_requests_refused.increment();
             return Some(refused.request.failed(ErrorCode::CoordinatorNotAvailable));
         }
         self.serve_now(index, request, client, token, now)
@@ -181,7 +181,7 @@ impl Coordinator {
         };
         let waiting = Waiting { request: Request::Join(request), client: client.clone(), token };
         if let Err(refused) = partition.gates.wait(&id, waiting) {
-            self.refused_pending.increment();
+            PROCESS.group_requests_refused.increment();
             return Some(refused.request.failed(ErrorCode::CoordinatorNotAvailable));
         }
         self.submit_all(index, [write], now);

@@ -1,23 +1,32 @@
 //! What members may make the coordinator hold: the metadata of their JoinGroups, the assignments of their leaders'
-//! SyncGroups, the ids that were given out. One bound for all groups (`kuring.groups.bytes.max`), of which one group
-//! may have a quarter.
+//! SyncGroups, the ids that were given out; of the new protocol what they subscribe to and what they are assigned. One
+//! bound for all groups (`kuring.groups.bytes.max`), of which one group may have a quarter.
 //!
-//! What is held is summed anew only when what has come since the last time could be too much.
+//! What is held is summed anew only when what has come since the last time could be too much. Nobody who is in is
+//! refused for what a rebalance brings: that is counted when it is written, and holds off who comes next.
 
-use kafka_protocol::messages::{JoinGroupRequest, SyncGroupRequest};
+use kafka_protocol::messages::{
+    ConsumerGroupHeartbeatRequest, JoinGroupRequest, SyncGroupRequest, TopicName,
+};
 
+use super::consumer::ConsumerGroup;
 use super::group::Group;
 use super::interface::Request;
 use super::machine::Coordinator;
 use super::member::Member;
+use super::records::Record;
 use crate::base::PartitionIndex;
 
 /// Of the bound, what one group may have.
 const GROUP_PART: u64 = 4;
 /// A group without members, a member without metadata and a member to be, about.
-const GROUP_BYTES: usize = 512;
-const MEMBER_BYTES: usize = 512;
+pub(super) const GROUP_BYTES: usize = 512;
+pub(super) const MEMBER_BYTES: usize = 512;
 const PENDING_BYTES: usize = 128;
+/// A name of a subscription and what goes with it.
+pub(super) const NAME_BYTES: usize = 96;
+/// A partition that is assigned, wherever that is kept.
+pub(super) const PARTITION_BYTES: usize = 96;
 /// Joins below are not held against their own group: to sum that costs by its members.
 const SMALL_BYTES: usize = GROUP_BYTES + MEMBER_BYTES + (4 << 10);
 
@@ -27,6 +36,10 @@ impl Coordinator {
         let bytes = match request {
             Request::Join(request) => join_bytes(request),
             Request::Sync(request) => sync_bytes(request),
+            Request::ConsumerHeartbeat(request) => match self.growth(index, request) {
+                0 => return true,
+                bytes => bytes,
+            },
             _ => return true,
         };
         let max = self.settings.members_bytes_max;
@@ -40,11 +53,38 @@ impl Coordinator {
         fits
     }
 
+    /// What a heartbeat would add to its group: nothing if it tells no subscription, which nearly none does.
+    fn growth(&self, index: PartitionIndex, request: &ConsumerGroupHeartbeatRequest) -> usize {
+        if request.subscribed_topic_names.is_none() && request.subscribed_topic_regex.is_none() {
+            return 0;
+        }
+        let group = self.partitions.get(&index).and_then(|it| it.consumers.get(&request.group_id.0));
+        let is_new = |name: &&TopicName| group.is_none_or(|group| !group.is_read(&name.0));
+        let names = request.subscribed_topic_names.iter().flatten().filter(is_new);
+        let names: usize = names.map(|name| NAME_BYTES + name.len()).sum();
+        match group.is_some_and(|group| group.member(&request.member_id).is_some()) {
+            true => names,
+            false => MEMBER_BYTES + names,
+        }
+    }
+
+    /// Counts what is written of a consumer group, until all is summed anew.
+    pub(super) fn count_written(&mut self, records: &[Record]) {
+        let Some(held) = &mut self.members_bytes else { return };
+        for record in records {
+            if let Record::Consumer(record) = record {
+                *held = held.saturating_add(record.held_bytes());
+            }
+        }
+    }
+
     /// What the group of `request` holds, without what the request would take the place of.
     fn bytes_of_group(&self, index: PartitionIndex, request: &Request) -> usize {
-        let groups = self.partitions.get(&index).map(|partition| &partition.groups);
-        let id = request.group_id();
-        let Some(group) = groups.zip(id).and_then(|(groups, id)| groups.get(id)) else { return 0 };
+        let Some((partition, id)) = self.partitions.get(&index).zip(request.group_id()) else { return 0 };
+        if let Some(group) = partition.consumers.get(id) {
+            return group.held_bytes();
+        }
+        let Some(group) = partition.groups.get(id) else { return 0 };
         let replaced = match request {
             Request::Join(request) => group.member(&request.member_id).map_or(0, Member::held_bytes),
             _ => group.members().map(|member| member.assignment.len()).sum(),
@@ -53,8 +93,10 @@ impl Coordinator {
     }
 
     fn held_bytes(&self) -> usize {
-        let groups = self.partitions.values().flat_map(|partition| partition.groups.values());
-        groups.map(Group::held_bytes).sum()
+        let classic = self.partitions.values().flat_map(|partition| partition.groups.values());
+        let consumers = self.partitions.values().flat_map(|partition| partition.consumers.values());
+        classic.map(Group::held_bytes).sum::<usize>()
+            + consumers.map(ConsumerGroup::held_bytes).sum::<usize>()
     }
 }
 

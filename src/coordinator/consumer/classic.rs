@@ -14,7 +14,9 @@ use kafka_protocol::protocol::StrBytes;
 use super::draft::Draft;
 use super::group::ConsumerGroup;
 use super::heartbeat::{check_instance, unknown_instance};
-use super::member::{ClassicMetadata, Epoch, Member, MemberMetadata, MemberState, without_epochs};
+use super::member::{
+    ClassicMetadata, Epoch, Member, MemberMetadata, MemberState, sorted_names, without_epochs,
+};
 use super::protocol::{Subscription, identified, read_subscription, write_assignment};
 use super::requests::{Applied, Refusal};
 use crate::coordinator::group::CONSUMER_PROTOCOL_TYPE;
@@ -111,10 +113,10 @@ impl Draft<'_> {
         let mut members = Vec::with_capacity(request.members.len());
         for leaver in &request.members {
             let found = self.leaver(leaver);
-            let id = found.as_ref().map_or(leaver.member_id.clone(), StrBytes::clone);
             members.push(
                 MemberResponse::default()
-                    .with_member_id(id)
+                    // As it was asked, also by an administrator who knows only the instance.
+                    .with_member_id(leaver.member_id.clone())
                     .with_group_instance_id(leaver.group_instance_id.clone())
                     .with_error_code(found.as_ref().err().map_or(0, |refusal| refusal.code.code())),
             );
@@ -195,8 +197,11 @@ impl ConsumerGroup {
         {
             return Err(Refusal::new(ErrorCode::InconsistentGroupProtocol, "Another protocol."));
         }
-        // A newer target is there: it is to join for that. One that gives partitions back has done so.
-        if self.epoch > member.position.epoch && member.position.state != MemberState::UnrevokedPartitions {
+        // A newer target is there: it is to join for that. One that gives partitions back has done so. Of a target
+        // that is put off it hears with a heartbeat: told so here it would join again at once, over and over.
+        if self.target_epoch > member.position.epoch
+            && member.position.state != MemberState::UnrevokedPartitions
+        {
             self.expect_join(&member, turn);
             return Err(Refusal::new(ErrorCode::RebalanceInProgress, "A new rebalance is triggered."));
         }
@@ -255,15 +260,12 @@ fn told(
     subscription: &Subscription,
     client: &Client,
 ) -> MemberMetadata {
-    let mut topic_names: Vec<StrBytes> = subscription.topics.iter().map(copy_text).collect();
-    topic_names.sort_unstable();
-    topic_names.dedup();
     MemberMetadata {
         instance_id: request.group_instance_id.as_ref().map(copy_text).or_else(|| old.instance_id.clone()),
         rack_id: subscription.rack_id.clone().or_else(|| old.rack_id.clone()),
         client_id: copy_text(&client.id),
         client_host: copy_text(&client.host),
-        topic_names,
+        topic_names: sorted_names(subscription.topics.iter().map(copy_text).collect()),
         topic_regex: StrBytes::new(),
         rebalance_timeout_ms: request.rebalance_timeout_ms,
         assignor: old.assignor.clone(),

@@ -3,7 +3,9 @@
 use kafka_protocol::protocol::StrBytes;
 
 use super::draft::Draft;
-use super::member::{ClassicMetadata, Epoch, Member, MemberMetadata, MemberState, Owned, Position};
+use super::member::{
+    ClassicMetadata, Epoch, Member, MemberMetadata, MemberState, Owned, Position, sorted_names,
+};
 use super::protocol::{identified, read_assignment, read_subscription, write_assignment};
 use super::records::{ConsumerRecord, GroupEpoch, TargetEpoch};
 use super::requests::{Applied, ClassicGroup, Refusal};
@@ -57,9 +59,6 @@ impl Draft<'_> {
                 .iter()
                 .map(|(topic, partitions)| (*topic, partitions.iter().map(|index| (*index, epoch)).collect()))
                 .collect();
-            let mut topic_names = subscription.topics;
-            topic_names.sort_unstable();
-            topic_names.dedup();
             members.push((
                 member.id.clone(),
                 MemberMetadata {
@@ -67,7 +66,7 @@ impl Draft<'_> {
                     rack_id: subscription.rack_id,
                     client_id: member.client_id.clone(),
                     client_host: member.client_host.clone(),
-                    topic_names,
+                    topic_names: sorted_names(subscription.topics),
                     topic_regex: StrBytes::new(),
                     rebalance_timeout_ms: member.rebalance_timeout_ms,
                     assignor: None,

@@ -1,14 +1,16 @@
 //! A consumer group: what its records have made of it, and what is counted along (Kafka's `ConsumerGroup`).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 use kafka_protocol::protocol::StrBytes;
 
-use super::member::{Epoch, Member, MemberMetadata, MemberState, Owned, Partitions, Position};
+use super::member::{Epoch, Member, MemberMetadata, MemberState, Owned, Partitions, Position, partitions_of};
 use super::records::{ConsumerRecord, GroupEpoch, ResolvedRegex, TargetEpoch};
 use super::topics::Topics;
 use crate::base::clock::{Monotonic, Timestamp};
 use crate::base::{PartitionIndex, TopicId};
+use crate::coordinator::room::{GROUP_BYTES, NAME_BYTES, PARTITION_BYTES};
 
 /// The assignment of who has none.
 static NOTHING: Partitions = Partitions::new();
@@ -37,6 +39,8 @@ struct Counts {
     static_members: HashMap<StrBytes, StrBytes>,
     /// How many members have a partition or are giving it back: one, but for broken logs.
     owners: HashMap<TopicId, HashMap<PartitionIndex, usize>>,
+    /// Each list of names that members subscribe to once, with how many do.
+    subscriptions: HashMap<Arc<[StrBytes]>, usize>,
     topics: BTreeMap<StrBytes, usize>,
     regexes: BTreeMap<StrBytes, usize>,
     assignors: BTreeMap<StrBytes, usize>,
@@ -136,9 +140,10 @@ impl ConsumerGroup {
             self.counts.remove_metadata(old);
         }
         match (metadata, old) {
-            (Some(metadata), old) => {
+            (Some(mut metadata), old) => {
                 let was_there = old.is_some();
                 let mut member = old.unwrap_or_else(|| Member::new(id.clone()));
+                metadata.topic_names = self.counts.shared(metadata.topic_names);
                 let old = std::mem::replace(&mut member.metadata, metadata);
                 self.counts.add_metadata(&member);
                 self.members.insert(id.clone(), member);
@@ -230,6 +235,11 @@ impl ConsumerGroup {
         self.counts.topics.keys().chain(resolved).cloned().collect()
     }
 
+    /// Whether a member names the topic in its subscription.
+    pub(in crate::coordinator) fn is_read(&self, topic: &StrBytes) -> bool {
+        self.counts.topics.contains_key(topic)
+    }
+
     pub(in crate::coordinator) fn is_subscribed(&self, topic: &StrBytes) -> bool {
         self.counts.topics.contains_key(topic)
             || self
@@ -270,6 +280,18 @@ impl ConsumerGroup {
         names.any(|name| {
             self.counts.classic_protocols.get(name).copied().unwrap_or(0) == self.counts.classic_members
         })
+    }
+
+    /// What it holds, about. Members with the same subscription share it.
+    pub(in crate::coordinator) fn held_bytes(&self) -> usize {
+        let names = |names: &[StrBytes]| names.iter().map(|name| NAME_BYTES + name.len()).sum::<usize>();
+        let members: usize = self.members.values().map(Member::own_bytes).sum();
+        let subscriptions: usize = self.counts.subscriptions.keys().map(|it| names(it)).sum();
+        let targets: usize = self.targets.values().map(partitions_of).sum();
+        let owned: usize = self.counts.owners.values().map(HashMap::len).sum();
+        let resolved = self.regexes.values().flat_map(|resolved| &resolved.topics);
+        let resolved: usize = resolved.map(|name| NAME_BYTES + name.len()).sum();
+        GROUP_BYTES + members + subscriptions + resolved + PARTITION_BYTES * (targets + owned)
     }
 
     /// Whether partitions of its target are still with others.
@@ -324,12 +346,18 @@ impl ConsumerGroup {
 }
 
 impl Counts {
+    /// The same names, in the list of a member that subscribes to them already if there is one.
+    fn shared(&self, names: Arc<[StrBytes]>) -> Arc<[StrBytes]> {
+        self.subscriptions.get_key_value(&names).map_or(names, |(known, _)| known.clone())
+    }
+
     fn add_metadata(&mut self, member: &Member) {
         let metadata = &member.metadata;
         if let Some(instance_id) = &metadata.instance_id {
             self.static_members.insert(instance_id.clone(), member.id.clone());
         }
-        for topic in &metadata.topic_names {
+        *self.subscriptions.entry(metadata.topic_names.clone()).or_default() += 1;
+        for topic in &*metadata.topic_names {
             count(&mut self.topics, topic);
         }
         if !metadata.topic_regex.is_empty() {
@@ -353,7 +381,13 @@ impl Counts {
         {
             self.static_members.remove(instance_id);
         }
-        for topic in &metadata.topic_names {
+        if let Some(count) = self.subscriptions.get_mut(&metadata.topic_names) {
+            *count -= 1;
+            if *count == 0 {
+                self.subscriptions.remove(&metadata.topic_names);
+            }
+        }
+        for topic in &*metadata.topic_names {
             discount(&mut self.topics, topic);
         }
         if !metadata.topic_regex.is_empty() {

@@ -1,8 +1,9 @@
 //! ConsumerGroupHeartbeat: a member joins, tells what it subscribes to and what it has, and learns what it is to
 //! have.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use kafka_protocol::messages::consumer_group_heartbeat_response::{Assignment, TopicPartitions};
 use kafka_protocol::messages::{ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse};
@@ -11,7 +12,7 @@ use kafka_protocol::protocol::StrBytes;
 use super::assignor::{self, Candidate, PartitionCounts};
 use super::draft::Draft;
 use super::group::ConsumerGroup;
-use super::member::{Epoch, Member, MemberMetadata, Owned, Partitions, without_epochs};
+use super::member::{Epoch, Member, MemberMetadata, Owned, Partitions, sorted_names, without_epochs};
 use super::reconcile::{Goal, reconcile};
 use super::records::{ConsumerRecord, GroupEpoch, ResolvedRegex, TargetEpoch};
 use super::regexes::{self, EXPRESSIONS_MAX, REFRESHED_MAX, RESOLVED_BYTES_MAX};
@@ -445,13 +446,14 @@ impl Draft<'_> {
     }
 
     fn targets_by(&self, assignor: Assignor, turn: &Turn<'_>) -> Vec<(StrBytes, Partitions)> {
-        let mut subscriptions = BTreeMap::new();
+        // Members with the same subscription have the same list, so its place tells it.
+        let mut subscriptions = HashMap::new();
         let mut counts = PartitionCounts::new();
         let candidates: Vec<Candidate<'_>> = self
             .members()
             .map(|member| {
                 let metadata = &member.metadata;
-                let key = (&metadata.topic_names, &metadata.topic_regex);
+                let key = (Arc::as_ptr(&metadata.topic_names).addr(), &metadata.topic_regex);
                 let topics = subscriptions.entry(key).or_insert_with(|| {
                     let ids = self.topic_ids(metadata, turn.topics);
                     counts.extend(ids.iter().map(|id| (*id, turn.topics.partition_count(*id).unwrap_or(0))));
@@ -518,9 +520,7 @@ fn told(old: &MemberMetadata, request: &ConsumerGroupHeartbeatRequest, client: &
         metadata.assignor = Some(copy_text(assignor));
     }
     if let Some(names) = &request.subscribed_topic_names {
-        metadata.topic_names = names.iter().map(|name| copy_text(&name.0)).collect();
-        metadata.topic_names.sort_unstable();
-        metadata.topic_names.dedup();
+        metadata.topic_names = sorted_names(names.iter().map(|name| copy_text(&name.0)).collect());
     }
     if let Some(regex) = &request.subscribed_topic_regex {
         metadata.topic_regex = copy_text(regex);

@@ -1,10 +1,12 @@
 //! One member of a consumer group, as its records have it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use kafka_protocol::protocol::StrBytes;
 
 use super::super::member::Protocol;
+use super::super::room::{MEMBER_BYTES, NAME_BYTES};
 use crate::base::{PartitionIndex, TopicId};
 
 /// Counts the changes of a group: of its subscriptions (the group's epoch), of its target assignment, and how far
@@ -78,8 +80,8 @@ pub struct MemberMetadata {
     pub rack_id: Option<StrBytes>,
     pub client_id: StrBytes,
     pub client_host: StrBytes,
-    /// Sorted, each once.
-    pub topic_names: Vec<StrBytes>,
+    /// Sorted, each once. Members of a group with the same subscription share the list.
+    pub topic_names: Arc<[StrBytes]>,
     /// Empty for none.
     pub topic_regex: StrBytes,
     pub rebalance_timeout_ms: i32,
@@ -102,7 +104,7 @@ impl Default for MemberMetadata {
             rack_id: None,
             client_id: StrBytes::new(),
             client_host: StrBytes::new(),
-            topic_names: Vec::new(),
+            topic_names: Arc::default(),
             topic_regex: StrBytes::new(),
             rebalance_timeout_ms: -1,
             assignor: None,
@@ -148,6 +150,39 @@ impl Member {
             .into_iter()
             .find_map(|owned| owned.get(&topic)?.get(&partition).copied())
     }
+}
+
+impl MemberMetadata {
+    /// What it takes, about, without the names.
+    fn own_bytes(&self) -> usize {
+        let texts = [&self.client_id, &self.client_host, &self.topic_regex];
+        let texts = texts.into_iter().chain(&self.instance_id).chain(&self.rack_id).chain(&self.assignor);
+        let protocols = self.classic.iter().flat_map(|classic| &classic.protocols);
+        let protocols = protocols.map(|protocol| protocol.name.len() + protocol.metadata.len());
+        texts.map(|text| text.len()).sum::<usize>() + protocols.sum::<usize>()
+    }
+
+    /// The same with the names.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.own_bytes() + self.topic_names.iter().map(|name| NAME_BYTES + name.len()).sum::<usize>()
+    }
+}
+
+impl Member {
+    /// What it takes, about, without the names that it shares with others and without partitions.
+    pub(super) fn own_bytes(&self) -> usize {
+        MEMBER_BYTES + 4 * self.id.len() + self.metadata.own_bytes()
+    }
+}
+
+pub(super) fn partitions_of(partitions: &Partitions) -> usize {
+    partitions.values().map(BTreeSet::len).sum()
+}
+
+pub(super) fn sorted_names(mut names: Vec<StrBytes>) -> Arc<[StrBytes]> {
+    names.sort_unstable();
+    names.dedup();
+    names.into()
 }
 
 /// The partitions without the epochs.

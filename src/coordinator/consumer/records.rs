@@ -10,7 +10,10 @@ use super::super::codec::{Malformed, Reader, Writer};
 use super::super::interface::KeyValue;
 use super::super::member::Protocol;
 use super::super::records::RecordError;
-use super::member::{ClassicMetadata, Epoch, MemberMetadata, MemberState, Owned, Partitions, Position};
+use super::super::room::{MEMBER_BYTES, NAME_BYTES, PARTITION_BYTES};
+use super::member::{
+    ClassicMetadata, Epoch, MemberMetadata, MemberState, Owned, Partitions, Position, partitions_of,
+};
 use crate::base::PartitionIndex;
 use crate::base::clock::Timestamp;
 
@@ -110,6 +113,22 @@ impl ConsumerRecord {
             | ConsumerRecord::Target { group, .. }
             | ConsumerRecord::Position { group, .. }
             | ConsumerRecord::Regex { group, .. } => group,
+        }
+    }
+
+    /// What it makes the coordinator hold, about.
+    pub(in crate::coordinator) fn held_bytes(&self) -> usize {
+        match self {
+            ConsumerRecord::Member { value: Some(metadata), .. } => MEMBER_BYTES + metadata.held_bytes(),
+            ConsumerRecord::Target { value: Some(target), .. } => PARTITION_BYTES * partitions_of(target),
+            ConsumerRecord::Position { value: Some(position), .. } => {
+                let owned = position.assigned.values().chain(position.revoking.values());
+                PARTITION_BYTES * owned.map(BTreeMap::len).sum::<usize>()
+            }
+            ConsumerRecord::Regex { value: Some(resolved), .. } => {
+                resolved.topics.iter().map(|name| NAME_BYTES + name.len()).sum()
+            }
+            _ => 0,
         }
     }
 
@@ -255,7 +274,7 @@ fn encode_member(value: &MemberMetadata) -> Bytes {
     writer.compact_nullable_string(value.rack_id.as_deref());
     writer.compact_string(&value.client_id).compact_string(&value.client_host);
     writer.compact_count(Some(value.topic_names.len()));
-    for name in &value.topic_names {
+    for name in &*value.topic_names {
         writer.compact_string(name);
     }
     writer.compact_string(&value.topic_regex).i32(value.rebalance_timeout_ms);
@@ -468,7 +487,7 @@ mod tests {
             rack_id: Some(text("r1")),
             client_id: text("c"),
             client_host: text("/127.0.0.1"),
-            topic_names: vec![text("a"), text("b")],
+            topic_names: [text("a"), text("b")].into(),
             topic_regex: text("x.*"),
             rebalance_timeout_ms: 300_000,
             assignor: Some(text("range")),

@@ -9,5 +9,6 @@ mod harness;
 mod offsets;
 mod ownership;
 mod rebalance;
+mod room;
 mod simulation;
 mod static_members;
