@@ -1,13 +1,14 @@
 //! Groups that change from the classic protocol to the new one and back while their members live (KIP-848).
 
 use bytes::Bytes;
-use kafka_protocol::messages::{GroupId, HeartbeatRequest, JoinGroupRequest};
+use kafka_protocol::messages::leave_group_request::MemberIdentity;
+use kafka_protocol::messages::{GroupId, HeartbeatRequest, JoinGroupRequest, LeaveGroupRequest};
 
 use super::consumers::{Cluster, beat, join, owning};
 use super::harness::{GROUP, Harness, OK, join_request, settings, text};
 use crate::base::TopicId;
-use crate::config::MigrationPolicy;
-use crate::coordinator::{ReplyToken, Request};
+use crate::config::{ConsumerGroupTimes, MigrationPolicy};
+use crate::coordinator::{ReplyToken, Request, Response};
 use crate::wire::ErrorCode;
 
 /// A `ConsumerProtocolAssignment` 0 of partitions of topic "t".
@@ -55,7 +56,7 @@ fn heartbeat(h: &mut Harness, member: &str, generation: i32) -> i16 {
         .with_generation_id(generation)
         .with_member_id(text(member));
     match h.call(Request::Heartbeat(request)) {
-        crate::coordinator::Response::Heartbeat(response) => response.error_code,
+        Response::Heartbeat(response) => response.error_code,
         other => panic!("{other:?}"),
     }
 }
@@ -277,4 +278,109 @@ fn who_joins_by_the_classic_protocol_waits_for_the_group_that_is_being_founded()
     assert_eq!(h.group().len(), 2);
     h.restart_same();
     assert_eq!(h.group().len(), 2);
+}
+
+#[test]
+fn a_join_in_place_of_an_ended_group_that_cannot_be_deleted_is_told_once() {
+    let (mut h, _) = Harness::consumers(&[("t", 1)]);
+    h.beats(join("a", &["t"]));
+    h.beats(beat("a", -1));
+    h.holds_appends = true;
+    h.version = 3;
+    let joining = h.join("");
+    assert_eq!(h.held.len(), 1, "the end of the consumer group");
+    h.fail_one(ErrorCode::NotEnoughReplicas);
+    assert_eq!(h.join_reply(joining).error_code, ErrorCode::CoordinatorNotAvailable.code());
+    assert!(h.held.is_empty(), "it is not tried again unless somebody asks");
+    h.release();
+    let joining = h.join("");
+    h.wait_for(joining);
+    assert_eq!(h.join_reply(joining).error_code, OK);
+}
+
+#[test]
+fn what_a_member_was_waited_for_before_a_downgrade_does_not_end_it_after_the_next_upgrade() {
+    let (mut h, _, old, _) = upgraded();
+    h.version = 9;
+    // It joins and would have to sync within its rebalance time-out, a minute.
+    let token = h.send(Request::Join(rejoin(&old, &[0, 1])));
+    assert_eq!(h.join_reply(token).error_code, OK);
+    h.version = 1;
+    h.beats(beat("new", -1));
+    h.version = 9;
+    assert_eq!(
+        h.coordinator.timers_armed(),
+        3,
+        "the old one's session, the end of the join phase, the sweep"
+    );
+    let token = h.send(Request::Join(rejoin(&old, &[0, 1])));
+    let generation = h.join_reply(token).generation_id;
+    let mut request = super::harness::sync_request(&old, generation, &[(&old, "")]);
+    request.assignments[0].assignment = assignment(&[0, 1]);
+    let token = h.send(Request::Sync(request));
+    assert_eq!(h.sync_reply(token).error_code, OK);
+    for _ in 0..11 {
+        h.pass(5_000);
+        assert_eq!(heartbeat(&mut h, &old, generation), OK);
+    }
+    h.version = 1;
+    h.beats(join("new", &["t"]));
+    // Past the minute that began before the group was a classic one in between.
+    for _ in 0..2 {
+        h.pass(5_000);
+        let rebalances = heartbeat(&mut h, &old, generation);
+        assert_eq!(rebalances, ErrorCode::RebalanceInProgress.code());
+    }
+    assert_eq!(h.group().len(), 2);
+}
+
+#[test]
+fn a_member_of_the_classic_protocol_does_not_join_again_and_again_until_there_is_a_target() {
+    let mut batched = settings();
+    batched.consumer.times = ConsumerGroupTimes { assignment_interval_ms: 15_000, ..batched.consumer.times };
+    let (mut h, _) = Harness::consumers_with(batched, &[("t", 2)]);
+    let old = classic_group(&mut h);
+    h.version = 1;
+    h.beats(join("new", &["t"]));
+    h.beats(join("late", &["t"]));
+    let described = h.describe_consumer();
+    assert!(described.group_epoch > described.assignment_epoch, "the target is put off");
+    h.version = 9;
+    let rebalance = ErrorCode::RebalanceInProgress.code();
+    let mut generation = 1;
+    // Towards the target that there is.
+    for owned in [&[0, 1][..], &[0]] {
+        assert_eq!(heartbeat(&mut h, &old, generation), rebalance);
+        let token = h.send(Request::Join(rejoin(&old, owned)));
+        generation = h.join_reply(token).generation_id;
+        let token = h.sync(&old, generation, &[]);
+        assert_eq!(h.sync_reply(token).error_code, OK, "it has what it can have by now");
+    }
+    // And with a heartbeat after the interval towards the next.
+    for _ in 0..4 {
+        h.pass(4_000);
+        assert_eq!(heartbeat(&mut h, &old, generation), rebalance);
+    }
+    let token = h.send(Request::Join(rejoin(&old, &[0])));
+    assert!(h.join_reply(token).generation_id > generation);
+    let described = h.describe_consumer();
+    assert_eq!(described.group_epoch, described.assignment_epoch);
+}
+
+#[test]
+fn an_administrator_that_removes_a_member_by_its_instance_id_is_not_told_the_members() {
+    let (mut h, _) = Harness::consumers(&[("t", 2)]);
+    h.beats(join("a", &["t"]).with_instance_id(Some(text("i"))));
+    h.beats(join("b", &["t"]));
+    h.version = 5;
+    let by_instance = MemberIdentity::default().with_group_instance_id(Some(text("i")));
+    let request =
+        LeaveGroupRequest::default().with_group_id(GroupId(text(GROUP))).with_members(vec![by_instance]);
+    let Response::Leave(left) = h.call(Request::Leave(request)) else { panic!("an answer to LeaveGroup") };
+    let member = &left.members[0];
+    assert_eq!(
+        (member.error_code, &*member.member_id, member.group_instance_id.as_deref()),
+        (OK, "", Some("i"))
+    );
+    assert_eq!(h.group().len(), 1);
 }

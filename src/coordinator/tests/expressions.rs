@@ -53,6 +53,17 @@ fn an_expression_is_matched_again_though_another_was_matched_since() {
 }
 
 #[test]
+fn an_expression_is_matched_again_though_the_clock_was_set_back() {
+    let (mut h, mut cluster) = Harness::consumers(&[("a-1", 1)]);
+    h.beats(by_regex("a", "a-.*"));
+    cluster.create("a-2", 1);
+    h.cluster(cluster.image());
+    h.set_back_ms = 3_600_000;
+    h.beats(beat("a", 2));
+    assert!(h.group().is_subscribed(&text("a-2")));
+}
+
+#[test]
 fn a_member_goes_on_though_its_expression_cannot_be_written_again() {
     let (mut h, mut cluster) = Harness::consumers(&[("a-1", 1)]);
     h.beats(by_regex("a", "a-.*"));

@@ -12,3 +12,4 @@ mod rebalance;
 mod room;
 mod simulation;
 mod static_members;
+mod transitions;
