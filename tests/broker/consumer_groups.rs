@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use kafka_protocol::messages::incremental_alter_configs_request::{AlterConfigsResource, AlterableConfig};
+use kafka_protocol::messages::update_features_request::FeatureUpdateKey;
 use kafka_protocol::messages::{
     ApiVersionsRequest, ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest, GroupId,
-    ListGroupsRequest, TopicName,
+    IncrementalAlterConfigsRequest, ListGroupsRequest, TopicName, UpdateFeaturesRequest,
 };
 use kafka_protocol::protocol::StrBytes;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
@@ -14,7 +16,7 @@ use crate::group_rules::coordinator;
 use crate::groups::{await_shares, fill};
 use crate::harness::client::{Client, Send, poll};
 use crate::harness::raw::Raw;
-use crate::harness::{Broker, shard_counts};
+use crate::harness::{Broker, PATIENCE, eventually, shard_counts};
 
 /// Heartbeats every 200 ms, and assignments at once.
 const QUICK: &[(&str, &str)] = &[
@@ -157,6 +159,109 @@ fn a_group_changes_from_the_classic_protocol_to_the_new_one_and_back() {
 }
 
 #[test]
+fn a_static_member_of_the_new_protocol_that_restarts_has_its_partitions_again_and_disturbs_nobody() {
+    let broker = Broker::with(2, QUICK);
+    let client = Client::of(&broker);
+    fill(&client, "static", 4, 4);
+    let join = |instance: &str| {
+        let consumer = member(&client, "g", &[("group.instance.id", instance)]);
+        consumer.subscribe(&["static"]).expect("subscribed");
+        consumer
+    };
+    let share = |consumer: &BaseConsumer| -> BTreeSet<i32> {
+        let assignment = consumer.assignment().expect("an assignment");
+        assignment.elements().iter().map(|element| element.partition()).collect()
+    };
+    let (one, two) = (join("one"), join("two"));
+    await_shares(&[&one, &two], &[2, 2]);
+    let before = share(&two);
+    // A static member that closes means to come back.
+    drop(two);
+    let two = join("two");
+    let start = Instant::now();
+    while share(&two).is_empty() {
+        assert!(start.elapsed() < PATIENCE, "it is back");
+        one.poll(Duration::from_millis(20));
+        two.poll(Duration::from_millis(20));
+        assert_eq!(share(&one).len(), 2, "the other keeps its share");
+    }
+    assert_eq!(share(&two), before);
+}
+
+/// Sets a config of a group; `None` takes the value away.
+fn configure(raw: &mut Raw, group: &str, name: &str, value: Option<&str>) {
+    const GROUP: i8 = 32;
+    let config = AlterableConfig::default()
+        .with_name(text(name))
+        .with_config_operation(i8::from(value.is_none()))
+        .with_value(value.map(text));
+    let resource = AlterConfigsResource::default()
+        .with_resource_type(GROUP)
+        .with_resource_name(text(group))
+        .with_configs(vec![config]);
+    let response = raw.call(1, &IncrementalAlterConfigsRequest::default().with_resources(vec![resource]));
+    let answer = &response.responses[0];
+    assert_eq!((answer.error_code, answer.error_message.as_deref()), (0, None), "{name}");
+}
+
+#[test]
+fn a_groups_own_times_count_while_it_lives_and_after_a_restart() {
+    let mut broker = Broker::with(2, QUICK);
+    Client::of(&broker).create_topic("t", 1, &[]);
+    let mut raw = coordinator(&broker, "g");
+    assert_eq!(raw.call(1, &joining("g", "a", "t")).heartbeat_interval_ms, 200);
+    let told = |raw: &mut Raw, interval: i32| {
+        eventually("the member is told", || {
+            let beaten = raw.call(1, &heartbeat("g", "a", 2));
+            assert_eq!(beaten.error_code, 0);
+            (beaten.heartbeat_interval_ms == interval).then_some(())
+        });
+    };
+    configure(&mut raw, "g", "consumer.heartbeat.interval.ms", Some("700"));
+    told(&mut raw, 700);
+    configure(&mut raw, "g", "consumer.session.timeout.ms", Some("30000"));
+    broker.terminate();
+    broker.start_again(2);
+    let mut raw = coordinator(&broker, "g");
+    told(&mut raw, 700);
+    // Longer than the broker's own session time-out.
+    std::thread::sleep(Duration::from_secs(4));
+    told(&mut raw, 700);
+    configure(&mut raw, "g", "consumer.heartbeat.interval.ms", None);
+    told(&mut raw, 200);
+}
+
+#[test]
+fn the_new_protocol_is_there_by_the_feature_of_its_name() {
+    const UPGRADE: i8 = 1;
+    const SAFE_DOWNGRADE: i8 = 2;
+    const UNSUPPORTED_VERSION: i16 = 35;
+    let broker = Broker::with(2, QUICK);
+    Client::of(&broker).create_topic("t", 1, &[]);
+    let mut raw = coordinator(&broker, "g");
+    assert_eq!(raw.call(1, &joining("g", "a", "t")).error_code, 0);
+    let set = |raw: &mut Raw, level: i16, upgrade: i8| {
+        let update = FeatureUpdateKey::default()
+            .with_feature(text("group.version"))
+            .with_max_version_level(level)
+            .with_upgrade_type(upgrade);
+        let response = raw.call(1, &UpdateFeaturesRequest::default().with_feature_updates(vec![update]));
+        assert_eq!((response.error_code, response.error_message.as_deref()), (0, None));
+    };
+    let await_code = |raw: &mut Raw, code: i16| {
+        eventually("the feature counts", || {
+            let asked = ConsumerGroupDescribeRequest::default().with_group_ids(vec![GroupId(text("g"))]);
+            let described = raw.call(1, &asked).groups[0].error_code;
+            (raw.call(1, &heartbeat("g", "a", 2)).error_code == code && described == code).then_some(())
+        });
+    };
+    set(&mut raw, 0, SAFE_DOWNGRADE);
+    await_code(&mut raw, UNSUPPORTED_VERSION);
+    set(&mut raw, 1, UPGRADE);
+    await_code(&mut raw, 0);
+}
+
+#[test]
 fn the_wire_says_what_kafkas_does() {
     let broker = Broker::with(1, QUICK);
     let client = Client::of(&broker);
@@ -203,4 +308,13 @@ fn the_wire_says_what_kafkas_does() {
     assert_eq!(supported.map(|feature| (feature.min_version, feature.max_version)), Some((0, 1)));
     let finalized = versions.finalized_features.iter().find(|feature| &*feature.name == "group.version");
     assert_eq!(finalized.map(|feature| (feature.min_version_level, feature.max_version_level)), Some((1, 1)));
+    let versions = raw.call(
+        3,
+        &ApiVersionsRequest::default()
+            .with_client_software_name(text("a"))
+            .with_client_software_version(text("1")),
+    );
+    let supported = versions.supported_features.iter().any(|feature| &*feature.name == "group.version");
+    let finalized = versions.finalized_features.iter().any(|feature| &*feature.name == "group.version");
+    assert_eq!((supported, finalized), (false, true), "older clients take no feature that begins at level 0");
 }

@@ -2,6 +2,7 @@
 //! and what no test uses is noticed. `KURING_TEST_BROKER=kafka` runs the same tests against Apache Kafka.
 
 mod admin;
+mod bad_input;
 mod commands;
 mod compaction;
 mod configs;
