@@ -351,9 +351,7 @@ impl<F: Files> LogDir<F> {
     fn list(&self) -> Result<Found, DirError> {
         let clean_path = self.path.join(CLEAN_FILE);
         let clean = self.files.exists(&clean_path).context("look for", &clean_path)?;
-        let recovery_points = self.read_checkpoint(Checkpoint::RecoveryPoint)?;
-        let gaps = if recovery_points.is_some() { Gaps::BelowRecoveryPoint } else { Gaps::Anywhere };
-        let recovery_points = recovery_points.unwrap_or_default();
+        let recovery_points = self.read_checkpoint(Checkpoint::RecoveryPoint)?.unwrap_or_default();
         let high_watermarks = self.read_checkpoint(Checkpoint::HighWatermark)?.unwrap_or_default();
         let log_starts = self.read_checkpoint(Checkpoint::LogStart)?.unwrap_or_default();
         let cleaned = self.read_checkpoint(Checkpoint::Cleaner)?.unwrap_or_default();
@@ -371,25 +369,27 @@ impl<F: Files> LogDir<F> {
                     let offset = |offsets: &HashMap<TopicPartition, Offset>| {
                         offsets.get(&topic_partition).copied().unwrap_or(Offset::ZERO)
                     };
+                    let moved = self.read_note(&dir)?;
+                    let has_recovery_point =
+                        moved.is_some() || recovery_points.contains_key(&topic_partition);
                     let found = FoundPartition {
                         topic_id: self.read_partition_metadata(&dir)?,
-                        moved: self.read_note(&dir)?,
+                        moved,
                         dir,
                         recovery_point: offset(&recovery_points),
                         high_watermark: offset(&high_watermarks),
                         log_start: offset(&log_starts),
                         cleaned: cleaned.get(&topic_partition).copied(),
-                        gaps,
+                        gaps: match has_recovery_point {
+                            true => Gaps::BelowRecoveryPoint,
+                            false => Gaps::Anywhere,
+                        },
                         topic_partition,
                     };
                     if is_future { &mut futures } else { &mut partitions }.push(found);
                 }
                 Some(PartitionDir::Stray) | None => {}
             }
-        }
-        if gaps == Gaps::Anywhere && partitions.is_empty() && futures.is_empty() {
-            // From here on a partition that has no line has nothing that was saved.
-            self.write_checkpoint(Checkpoint::RecoveryPoint, &[])?;
         }
         if clean {
             self.files.remove_file(&clean_path).context("remove", &clean_path)?;
@@ -559,6 +559,9 @@ mod tests {
         assert_eq!(found.partitions[0].gaps, Gaps::BelowRecoveryPoint);
         files.remove_file(&dir.path().join("recovery-point-offset-checkpoint")).unwrap();
         assert_eq!(open(&files).unwrap().1.partitions[0].gaps, Gaps::Anywhere);
+        let other = TopicPartition::new("t", PartitionIndex(1));
+        dir.write_checkpoint(Checkpoint::RecoveryPoint, &[(other, Offset(9))]).unwrap();
+        assert_eq!(open(&files).unwrap().1.partitions[0].gaps, Gaps::Anywhere, "without a line of its own");
     }
 
     #[test]

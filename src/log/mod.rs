@@ -143,6 +143,8 @@ pub struct Log<F: Files> {
     /// All records below are on the disk.
     flushed: Offset,
     recovery_point: Offset,
+    /// Where the log ended when it was opened with [`Gaps::Anywhere`].
+    unsaved_below: Offset,
     flushed_at: Monotonic,
     /// Bytes appended since it was opened, and how many of them are on the disk.
     appended_bytes: u64,
@@ -202,10 +204,17 @@ impl<F: Files> Log<F> {
         self.flushed
     }
 
-    /// Where recovery would have to begin: what `recovery-point-offset-checkpoint` is to say. Write it after a
-    /// truncation and after opening, before the next append.
+    /// Where recovery would have to begin.
     pub fn recovery_point(&self) -> Offset {
         self.recovery_point
+    }
+
+    /// What `recovery-point-offset-checkpoint` is to say. Write it after a truncation and after opening, before the
+    /// next append. `None`: it must not have a line of the log, whose gaps would be losses above it
+    /// ([`Gaps::Anywhere`]).
+    pub fn recovery_point_to_save(&self) -> Option<Offset> {
+        let is_known = self.recovery_point >= self.unsaved_below.min(self.log_end());
+        is_known.then_some(self.recovery_point)
     }
 
     pub fn end_metadata(&self) -> OffsetMetadata {

@@ -52,7 +52,8 @@ pub struct OpenOptions {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Gaps {
     BelowRecoveryPoint,
-    /// The saved recovery point is lost: in a compacted log every gap is believed.
+    /// None is saved, or it is lost: in a compacted log every gap is believed. A log that was opened so has none to
+    /// save before all that it had then is on the disk.
     Anywhere,
 }
 
@@ -139,6 +140,7 @@ impl<F: Files> Log<F> {
             log_start,
             flushed: recovery_point,
             recovery_point,
+            unsaved_below: if gaps == Gaps::Anywhere { end } else { Offset::ZERO },
             flushed_at: now.monotonic,
             appended_bytes: 0,
             flushed_bytes: 0,

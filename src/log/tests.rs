@@ -63,6 +63,10 @@ impl Bench {
     }
 
     fn open_at(&self, recovery_point: Offset, clean: bool, now: Now) -> Log<MemFiles> {
+        self.open_with(Gaps::BelowRecoveryPoint, recovery_point, clean, now)
+    }
+
+    fn open_with(&self, gaps: Gaps, recovery_point: Offset, clean: bool, now: Now) -> Log<MemFiles> {
         let options = OpenOptions {
             dir: "/t-0".into(),
             topic_partition: TopicPartition::new("t", PartitionIndex(0)),
@@ -70,7 +74,7 @@ impl Bench {
             recovery_point,
             log_start: Offset::ZERO,
             cleaned: None,
-            gaps: Gaps::BelowRecoveryPoint,
+            gaps,
             clean,
         };
         Log::open(&self.context, options, now).unwrap()
@@ -576,6 +580,20 @@ fn a_segment_without_timestamps_ages_from_its_last_write_also_over_a_restart() {
         again.enforce_retention(end, at(6001));
         assert!(again.segment_count() < segments, "clean: {clean}");
     }
+}
+
+#[test]
+fn a_log_whose_recovery_point_was_lost_has_none_to_save_before_all_of_it_is_on_the_disk() {
+    let bench = Bench::new(Arc::default());
+    append(&mut bench.open(Offset::ZERO, false), vec![batch(3, 10)]);
+    let mut log = bench.open_with(Gaps::Anywhere, Offset::ZERO, false, at(0));
+    assert_eq!(log.recovery_point_to_save(), None);
+    append(&mut log, vec![batch(3, 10)]);
+    settle(&mut log);
+    assert_eq!(log.recovery_point_to_save(), Some(log.recovery_point()));
+    assert!(log.recovery_point() >= Offset(3));
+    let clean = bench.open_with(Gaps::Anywhere, Offset::ZERO, true, at(0));
+    assert_eq!(clean.recovery_point_to_save(), Some(Offset(6)));
 }
 
 #[test]

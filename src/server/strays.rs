@@ -17,8 +17,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(3600);
 pub(super) async fn put_aside(shard: &Rc<Shard>, image: &Image) {
     let directories = &shard.settings().directories;
     if image.topic_count() == 0 && !directories.start_list.is_empty() {
-        // More likely the metadata was lost than every topic deleted. The stop takes them for partitions that were
-        // never opened, and keeps what the checkpoints say of them.
+        // More likely the metadata was lost than every topic deleted. What the checkpoint files say of them stays,
+        // too: it is theirs if the metadata comes back.
         tracing::error!(
             partitions = directories.start_list.len(),
             "there are partitions on disk and no topic in the metadata: they are left alone"
@@ -27,22 +27,30 @@ pub(super) async fn put_aside(shard: &Rc<Shard>, image: &Image) {
     }
     let mut strays = directories.start_list.take_rest();
     strays.append(&mut directories.futures.take_rest());
+    let found_some = !strays.is_empty();
     for entry in strays {
         let name = entry.found.topic_partition.clone();
-        let directories = directories.clone();
         let threads = directories.threads.clone();
         let dir = entry.found.dir.clone();
-        let renamed = threads
-            .run("stray", move || directories.list[entry.directory].log_dir.mark_future_stray(&dir, &name));
-        let renamed = renamed.await;
-        match renamed {
-            Ok(path) => tracing::warn!(
-                partition = %entry.found.topic_partition,
-                path = %path.display(),
-                "a partition that no topic has is put aside"
-            ),
+        let renamed = threads.run("stray", {
+            let directories = directories.clone();
+            move || directories.list[entry.directory].log_dir.mark_future_stray(&dir, &name)
+        });
+        match renamed.await {
+            Ok(path) => {
+                directories.forget_found(&entry);
+                tracing::warn!(
+                    partition = %entry.found.topic_partition,
+                    path = %path.display(),
+                    "a partition that no topic has is put aside"
+                );
+            }
             Err(error) => tracing::error!("a stray partition cannot be renamed: {error}"),
         }
+    }
+    if found_some {
+        // What the checkpoint files say of them must not meet a topic that comes under a name of theirs.
+        shard.write_checkpoints().await;
     }
 }
 

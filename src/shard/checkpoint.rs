@@ -1,6 +1,7 @@
 //! The checkpoint files of the log directories. Every shard tells what has changed of its replicas' offsets since it
 //! told last; a file thread keeps what all have told, and writes the files in which something has changed. Nothing is
-//! written where nothing happens.
+//! written where nothing happens. Lines that the start found stay until their partition tells or is put aside; a log
+//! that is made has one before it has a record.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -12,6 +13,7 @@ use super::Shard;
 use super::directories::Directories;
 use super::mesh::ReplyTo;
 use super::messages::{CheckpointEntry, CheckpointOffsets, Reply, Request};
+use super::moves::Move;
 use super::placement::PartitionKey;
 use super::replica::Replica;
 use crate::base::{Offset, TopicPartition};
@@ -19,13 +21,15 @@ use crate::io::Files;
 use crate::io::runtime::{Queue, spawn, yield_if_needed};
 use crate::log::{Checkpoint, DirError, LogDir};
 
-/// Which of an entry's offsets a checkpoint file holds.
+/// Which of an entry's offsets a checkpoint file holds. Of high watermarks and log starts, 0 is what no line says, too.
 type OffsetOf = fn(&CheckpointOffsets) -> Option<Offset>;
 
 const FILES: [(Checkpoint, OffsetOf); 4] = [
-    (Checkpoint::RecoveryPoint, |offsets| Some(offsets.recovery_point)),
-    (Checkpoint::HighWatermark, |offsets| Some(offsets.high_watermark)),
-    (Checkpoint::LogStart, |offsets| Some(offsets.log_start)),
+    (Checkpoint::RecoveryPoint, |offsets| offsets.recovery_point),
+    (Checkpoint::HighWatermark, |offsets| {
+        Some(offsets.high_watermark).filter(|offset| *offset > Offset::ZERO)
+    }),
+    (Checkpoint::LogStart, |offsets| Some(offsets.log_start).filter(|offset| *offset > Offset::ZERO)),
     (Checkpoint::Cleaner, |offsets| offsets.cleaned),
 ];
 
@@ -36,7 +40,14 @@ pub(super) struct Checkpoints {
     files: Mutex<CheckpointFiles>,
     /// By directory: what was told before this turn is in its files.
     saved: Vec<AtomicU64>,
+    /// The next [`LineId`].
+    lines: AtomicU64,
 }
+
+/// One line of a partition in a directory's files, from its first news to its end. The name may get others in the same
+/// directory, and news of the end of an earlier one may come late.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct LineId(u64);
 
 /// What the shards have told since a file thread took it last.
 #[derive(Default)]
@@ -50,8 +61,8 @@ struct ToldChanges {
 struct Change {
     directory: usize,
     topic_partition: TopicPartition,
-    /// Tells a partition from a later one of its name.
-    key: PartitionKey,
+    /// `None`: what the start found.
+    line: Option<LineId>,
     /// `None`: it is not there any more.
     offsets: Option<CheckpointOffsets>,
 }
@@ -64,20 +75,30 @@ struct CheckpointFiles {
 
 /// The lines of a directory's files.
 struct DirectoryOffsets {
-    /// `None` for the key: the partition was never opened.
-    partitions: BTreeMap<TopicPartition, (Option<PartitionKey>, CheckpointOffsets)>,
+    /// `None` for the line: the start found it.
+    partitions: BTreeMap<TopicPartition, (Option<LineId>, CheckpointOffsets)>,
     /// In the order of [`FILES`]: the file lacks something, or was not written by this process.
     changed: [bool; FILES.len()],
 }
 
 impl Checkpoints {
-    pub fn new(directories: usize) -> Self {
+    /// `found`: what the start found.
+    pub fn new(directories: usize, found: impl IntoIterator<Item = CheckpointEntry>) -> Self {
         let lines = (0..directories).map(|_| DirectoryOffsets::new());
+        let mut files = CheckpointFiles { is_final: false, directories: lines.collect() };
+        files.insert(found);
         Self {
             told: Mutex::default(),
-            files: Mutex::new(CheckpointFiles { is_final: false, directories: lines.collect() }),
+            files: Mutex::new(files),
             saved: (0..directories).map(|_| AtomicU64::new(0)).collect(),
+            lines: AtomicU64::new(0),
         }
+    }
+
+    /// What the start found has been put aside: no line of it stays.
+    pub fn forget_found(&self, directory: usize, topic_partition: &TopicPartition) {
+        let topic_partition = topic_partition.clone();
+        self.tell(Change { directory, topic_partition, line: None, offsets: None });
     }
 
     /// The turn that it was told in.
@@ -100,6 +121,7 @@ pub(super) struct Told(Cell<Option<LastTold>>);
 #[derive(Clone, Copy)]
 struct LastTold {
     directory: usize,
+    line: LineId,
     offsets: CheckpointOffsets,
     turn: u64,
     /// The recovery point that the file had before.
@@ -111,37 +133,60 @@ impl Told {
     fn tell(
         &self,
         checkpoints: &Checkpoints,
-        replica: &Replica,
+        topic_partition: &TopicPartition,
         directory: usize,
         offsets: CheckpointOffsets,
     ) {
-        let last = self.0.get().filter(|last| last.directory == directory);
+        let last = self.0.get();
+        if let Some(elsewhere) = last.filter(|last| last.directory != directory) {
+            self.withdraw(checkpoints, topic_partition, elsewhere.directory);
+        }
+        let last = last.filter(|last| last.directory == directory);
         if last.is_some_and(|last| last.offsets == offsets) {
             return;
         }
-        if last.is_none() {
-            self.withdraw(checkpoints, replica);
-        }
+        let new_line = || LineId(checkpoints.lines.fetch_add(1, Ordering::Relaxed));
+        let line = last.map_or_else(new_line, |last| last.line);
         let turn = checkpoints.tell(Change {
             directory,
-            topic_partition: replica.topic_partition.clone(),
-            key: replica.key,
+            topic_partition: topic_partition.clone(),
+            line: Some(line),
             offsets: Some(offsets),
         });
         let saved_before = last.map_or(Offset::ZERO, |last| last.recovery_point(checkpoints));
-        self.0.set(Some(LastTold { directory, offsets, turn, saved_before }));
+        self.0.set(Some(LastTold { directory, line, offsets, turn, saved_before }));
     }
 
-    /// There is nothing more in the directory to tell of.
-    pub fn withdraw(&self, checkpoints: &Checkpoints, replica: &Replica) {
-        if let Some(last) = self.0.take() {
-            checkpoints.tell(Change {
-                directory: last.directory,
-                topic_partition: replica.topic_partition.clone(),
-                key: replica.key,
-                offsets: None,
-            });
+    /// There is nothing more to tell of. If nothing was told yet, what the start found in `directory` goes.
+    pub fn withdraw(&self, checkpoints: &Checkpoints, topic_partition: &TopicPartition, directory: usize) {
+        let last = self.0.take();
+        checkpoints.tell(Change {
+            directory: last.map_or(directory, |last| last.directory),
+            topic_partition: topic_partition.clone(),
+            line: last.map(|last| last.line),
+            offsets: None,
+        });
+    }
+
+    /// The copy that `copy` told of has taken the place of the replica that was in `from`.
+    fn moved(
+        &self,
+        checkpoints: &Checkpoints,
+        topic_partition: &TopicPartition,
+        from: usize,
+        (copy, to): (&Told, usize),
+        offsets: Option<CheckpointOffsets>,
+    ) {
+        self.withdraw(checkpoints, topic_partition, from);
+        if let Some(offsets) = offsets {
+            self.tell(checkpoints, topic_partition, to, offsets);
         }
+        copy.withdraw(checkpoints, topic_partition, to);
+    }
+
+    /// What was last told.
+    pub fn offsets(&self) -> Option<CheckpointOffsets> {
+        self.0.get().map(|last| last.offsets)
     }
 
     /// A recovery point that the directory's file has, or has passed; 0 while it has none.
@@ -160,7 +205,7 @@ impl Told {
 impl LastTold {
     fn recovery_point(&self, checkpoints: &Checkpoints) -> Offset {
         match checkpoints.has_saved(self.directory, self.turn) {
-            true => self.offsets.recovery_point,
+            true => self.offsets.recovery_point.unwrap_or(Offset::ZERO),
             false => self.saved_before,
         }
     }
@@ -185,40 +230,69 @@ impl Shard {
 
     fn tell_offsets(&self, replica: &Replica) {
         let checkpoints = &self.settings.directories.checkpoints;
-        let live = replica.with(|partition| CheckpointOffsets {
-            recovery_point: partition.log().recovery_point(),
-            high_watermark: partition.high_watermark(),
-            log_start: partition.log().log_start(),
-            cleaned: partition.log().cleaned(),
-        });
-        if let Some(offsets) = live.ok().or_else(|| replica.found_offsets()) {
-            replica.told.tell(checkpoints, replica, replica.directory(), offsets);
+        if let Some(offsets) = offsets_of(replica) {
+            replica.told.tell(checkpoints, &replica.topic_partition, replica.directory(), offsets);
         }
         if let Some(moving) = replica.moving() {
-            moving.told.tell(checkpoints, replica, moving.directory, moving.offsets());
+            moving.told.tell(checkpoints, &replica.topic_partition, moving.directory, moving.offsets());
         }
+    }
+
+    /// The replica's log is to be made: it gets its line now, for [`Shard::save_lines`].
+    pub(super) fn tell_new(&self, replica: &Replica) {
+        let checkpoints = &self.settings.directories.checkpoints;
+        let offsets = CheckpointOffsets {
+            recovery_point: Some(Offset::ZERO),
+            high_watermark: Offset::ZERO,
+            log_start: Offset::ZERO,
+            cleaned: None,
+        };
+        replica.told.tell(checkpoints, &replica.topic_partition, replica.directory(), offsets);
+    }
+
+    /// The copy has taken the place of the replica that was in `from`, and so does its line. Told at once: the replica
+    /// may be back in `from` before all are asked again.
+    pub(super) fn tell_moved(&self, replica: &Replica, from: usize, moved: &Move) {
+        let checkpoints = &self.settings.directories.checkpoints;
+        let copy = (&moved.told, moved.directory);
+        replica.told.moved(checkpoints, &replica.topic_partition, from, copy, offsets_of(replica));
     }
 
     /// The partition has gone from this shard: so do its lines.
     pub(super) fn withdraw_offsets(&self, replica: &Replica) {
         let checkpoints = &self.settings.directories.checkpoints;
-        replica.told.withdraw(checkpoints, replica);
+        replica.told.withdraw(checkpoints, &replica.topic_partition, replica.directory());
         if let Some(moving) = replica.moving() {
-            moving.told.withdraw(checkpoints, replica);
+            moving.told.withdraw(checkpoints, &replica.topic_partition, moving.directory);
         }
     }
 
     /// Has all shards tell what has changed and a file thread write it; false when a file could not be written.
     pub async fn write_checkpoints(self: &Rc<Self>) -> bool {
         self.ask_all(|| Request::Checkpoint).await;
+        self.save_lines().await.is_ok()
+    }
+
+    /// Has a file thread write what was told.
+    pub(super) async fn save_lines(&self) -> Result<(), DirError> {
         let directories = self.settings.directories.clone();
         let threads = directories.threads.clone();
         let written = threads.run("checkpoints", move || write_checkpoints(&directories)).await;
         if let Err(error) = &written {
             tracing::error!("the checkpoint files were not written: {error}");
         }
-        written.is_ok()
+        written
     }
+}
+
+fn offsets_of(replica: &Replica) -> Option<CheckpointOffsets> {
+    let live = replica.with(|partition| CheckpointOffsets {
+        recovery_point: partition.log().recovery_point_to_save(),
+        high_watermark: partition.high_watermark(),
+        log_start: partition.log().log_start(),
+        cleaned: partition.log().cleaned(),
+    });
+    live.ok().or_else(|| replica.found_offsets())
 }
 
 /// Writes the checkpoint files of a stopping broker. What was told before is not written over them any more. Blocks:
@@ -233,11 +307,7 @@ pub fn write_last_checkpoints(
     let mut files = lock(&directories.checkpoints.files);
     files.is_final = true;
     files.directories.iter_mut().for_each(|lines| *lines = DirectoryOffsets::new());
-    for CheckpointEntry { directory, topic_partition, offsets } in entries {
-        if let Some(lines) = files.directories.get_mut(*directory) {
-            lines.partitions.insert(topic_partition.clone(), (None, *offsets));
-        }
-    }
+    files.insert(entries.iter().cloned());
     write_all(directories, &mut files, None)
 }
 
@@ -280,20 +350,31 @@ fn write_all(
     result
 }
 
+impl CheckpointFiles {
+    /// Lines that are no replica's any more, or not yet.
+    fn insert(&mut self, entries: impl IntoIterator<Item = CheckpointEntry>) {
+        for CheckpointEntry { directory, topic_partition, offsets } in entries {
+            if let Some(lines) = self.directories.get_mut(directory) {
+                lines.partitions.insert(topic_partition, (None, offsets));
+            }
+        }
+    }
+}
+
 impl DirectoryOffsets {
     fn new() -> Self {
         Self { partitions: BTreeMap::new(), changed: [true; FILES.len()] }
     }
 
     fn apply(&mut self, change: Change) {
-        let Change { topic_partition, key, offsets, .. } = change;
+        let Change { topic_partition, line, offsets, .. } = change;
         let known = self.partitions.get(&topic_partition).copied();
         match offsets {
             Some(offsets) => {
-                self.partitions.insert(topic_partition, (Some(key), offsets));
+                self.partitions.insert(topic_partition, (line, offsets));
             }
-            // A later partition of the name has come before the news of the earlier one's end.
-            None if known.is_none_or(|(known, _)| known != Some(key)) => return,
+            // A later line of the name has come before the news of the earlier one's end.
+            None if known.is_none_or(|(known, _)| known.is_some() && known != line) => return,
             None => {
                 self.partitions.remove(&topic_partition);
             }
@@ -333,20 +414,44 @@ mod tests {
     use super::*;
     use crate::base::{BrokerId, PartitionIndex, TopicId};
     use crate::io::mem::{Fault, MemFiles, Operation};
-    use crate::log::FoundPartition;
+    use crate::log::{FoundPartition, Gaps};
 
-    fn change(topic: u128, recovery_point: Option<i64>, log_start: i64) -> Change {
+    fn name() -> TopicPartition {
+        TopicPartition::new("t", PartitionIndex(0))
+    }
+
+    fn offsets(recovery_point: i64, log_start: i64) -> CheckpointOffsets {
+        CheckpointOffsets {
+            recovery_point: Some(Offset(recovery_point)),
+            high_watermark: Offset(9),
+            log_start: Offset(log_start),
+            cleaned: None,
+        }
+    }
+
+    fn change(line: u64, recovery_point: Option<i64>, log_start: i64) -> Change {
         Change {
             directory: 0,
-            topic_partition: TopicPartition::new("t", PartitionIndex(0)),
-            key: PartitionKey { topic: TopicId(uuid::Uuid::from_u128(topic)), partition: PartitionIndex(0) },
-            offsets: recovery_point.map(|recovery_point| CheckpointOffsets {
-                recovery_point: Offset(recovery_point),
-                high_watermark: Offset(9),
-                log_start: Offset(log_start),
-                cleaned: None,
-            }),
+            topic_partition: name(),
+            line: Some(LineId(line)),
+            offsets: recovery_point.map(|recovery_point| offsets(recovery_point, log_start)),
         }
+    }
+
+    fn entry(directory: usize, recovery_point: i64) -> CheckpointEntry {
+        CheckpointEntry { directory, topic_partition: name(), offsets: offsets(recovery_point, 0) }
+    }
+
+    /// The recovery point in each directory's files once they are written.
+    fn lines(checkpoints: &Checkpoints) -> Vec<Option<i64>> {
+        let changes = std::mem::take(&mut lock(&checkpoints.told).changes);
+        let mut files = lock(&checkpoints.files);
+        for change in changes {
+            let directory = change.directory;
+            files.directories[directory].apply(change);
+        }
+        let line = |lines: &DirectoryOffsets| Some(lines.partitions.get(&name())?.1.recovery_point?.0);
+        files.directories.iter().map(line).collect()
     }
 
     fn open(files: &MemFiles) -> (LogDir<MemFiles>, Vec<FoundPartition>) {
@@ -358,8 +463,7 @@ mod tests {
     fn only_files_in_which_something_changed_are_written() {
         let files = MemFiles::new(1);
         let (dir, _) = open(&files);
-        let name = TopicPartition::new("t", PartitionIndex(0));
-        dir.create_partition(&name, TopicId(uuid::Uuid::from_u128(1))).unwrap();
+        dir.create_partition(&name(), TopicId(uuid::Uuid::from_u128(1))).unwrap();
         let mut lines = DirectoryOffsets::new();
         let operations = |lines: &mut DirectoryOffsets| {
             let before = files.operations();
@@ -388,6 +492,61 @@ mod tests {
     }
 
     #[test]
+    fn a_line_that_was_found_stays_until_its_partition_tells_or_is_put_aside() {
+        let checkpoints = Checkpoints::new(3, [entry(0, 5), entry(1, 6), entry(2, 7)]);
+        assert_eq!(lines(&checkpoints), [Some(5), Some(6), Some(7)], "no topic has them");
+        let replica = Told::default();
+        replica.tell(&checkpoints, &name(), 0, offsets(8, 0));
+        checkpoints.forget_found(0, &name());
+        checkpoints.forget_found(1, &name());
+        assert_eq!(lines(&checkpoints), [Some(8), None, Some(7)]);
+        Told::default().withdraw(&checkpoints, &name(), 2);
+        assert_eq!(lines(&checkpoints), [Some(8), None, None], "deleted before it told anything");
+    }
+
+    #[test]
+    fn a_partition_without_a_recovery_point_has_no_line_for_the_next_start_to_go_by() {
+        let files = MemFiles::new(1);
+        let (dir, _) = open(&files);
+        dir.create_partition(&name(), TopicId(uuid::Uuid::from_u128(1))).unwrap();
+        for _ in 0..2 {
+            let found = open(&files).1.remove(0);
+            assert_eq!(found.gaps, Gaps::Anywhere);
+            let entry = CheckpointEntry {
+                directory: 0,
+                topic_partition: name(),
+                offsets: CheckpointOffsets::from(&found),
+            };
+            let checkpoints = Checkpoints::new(1, [entry]);
+            lock(&checkpoints.files).directories[0].write(&dir).unwrap();
+        }
+    }
+
+    #[test]
+    fn the_end_of_an_older_move_leaves_the_lines_of_a_later_one() {
+        let checkpoints = Checkpoints::new(2, []);
+        let (replica, older) = (Told::default(), Told::default());
+        older.tell(&checkpoints, &name(), 1, offsets(3, 0));
+        replica.tell(&checkpoints, &name(), 0, offsets(8, 0));
+        replica.tell(&checkpoints, &name(), 1, offsets(9, 0));
+        older.withdraw(&checkpoints, &name(), 1);
+        assert_eq!(lines(&checkpoints), [None, Some(9)]);
+    }
+
+    #[test]
+    fn a_move_there_and_back_leaves_no_line_behind() {
+        let checkpoints = Checkpoints::new(2, []);
+        let replica = Told::default();
+        replica.tell(&checkpoints, &name(), 0, offsets(8, 0));
+        let there = Told::default();
+        there.tell(&checkpoints, &name(), 1, offsets(3, 0));
+        replica.moved(&checkpoints, &name(), 0, (&there, 1), Some(offsets(8, 0)));
+        assert!(!replica.is_saved(&checkpoints, 1), "what the copy told was of less");
+        replica.moved(&checkpoints, &name(), 1, (&Told::default(), 0), Some(offsets(8, 0)));
+        assert_eq!(lines(&checkpoints), [Some(8), None]);
+    }
+
+    #[test]
     fn a_file_that_could_not_be_written_is_written_the_next_time() {
         let files = MemFiles::new(1);
         let (dir, _) = open(&files);
@@ -406,7 +565,7 @@ mod tests {
 
     #[test]
     fn a_recovery_point_counts_once_it_is_saved() {
-        let checkpoints = Checkpoints::new(1);
+        let checkpoints = Checkpoints::new(1, []);
         let take = || {
             let mut told = lock(&checkpoints.told);
             told.turn += 1;
@@ -418,13 +577,13 @@ mod tests {
         let second = checkpoints.tell(change(1, Some(6), 0));
         checkpoints.saved[0].store(turn, Ordering::Release);
         assert!(checkpoints.has_saved(0, first) && !checkpoints.has_saved(0, second));
-        let offsets = |recovery_point| CheckpointOffsets {
-            recovery_point: Offset(recovery_point),
-            high_watermark: Offset(9),
-            log_start: Offset(0),
-            cleaned: None,
+        let last = |turn| LastTold {
+            directory: 0,
+            line: LineId(1),
+            offsets: offsets(6, 0),
+            turn,
+            saved_before: Offset(5),
         };
-        let last = |turn| LastTold { directory: 0, offsets: offsets(6), turn, saved_before: Offset(5) };
         assert_eq!(last(first).recovery_point(&checkpoints), Offset(6));
         assert_eq!(last(second).recovery_point(&checkpoints), Offset(5));
     }

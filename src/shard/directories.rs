@@ -16,7 +16,7 @@ use crate::base::clock::Timestamp;
 use crate::base::{TopicId, TopicPartition, fatal};
 use crate::io::os::OsFiles;
 use crate::io::threads::FileThreads;
-use crate::log::{DirLock, FoundPartition, LogContext, LogDir};
+use crate::log::{DirLock, FoundPartition, Gaps, LogContext, LogDir};
 
 /// Partitions that do not exist yet and have a place: more are not remembered.
 const PREFERRED_MAX: usize = 10_000;
@@ -127,7 +127,8 @@ impl From<StartEntry> for CheckpointEntry {
 impl From<&FoundPartition> for CheckpointOffsets {
     fn from(found: &FoundPartition) -> Self {
         Self {
-            recovery_point: found.durable_to(),
+            // With a line the next start would take the gaps that this one believes for losses.
+            recovery_point: (found.gaps == Gaps::BelowRecoveryPoint).then(|| found.durable_to()),
             high_watermark: found.high_watermark,
             log_start: found.first_offset(),
             cleaned: found.cleaned,
@@ -176,6 +177,13 @@ impl StartList {
         (same.map(|index| entries.swap_remove(index)), entries)
     }
 
+    /// Whether [`StartList::take`] finds an entry of this very topic; with `moved` only one that a move has made whole.
+    pub(super) fn has(&self, name: &TopicPartition, topic: TopicId, moved: bool) -> bool {
+        let list = self.lock();
+        let mut entries = list.get(name).into_iter().flatten();
+        entries.find(|entry| entry.may_be(topic)).is_some_and(|entry| !moved || entry.found.moved.is_some())
+    }
+
     /// Leaves entries to [`StartList::take_rest`].
     pub(super) fn put_back(&self, entries: Vec<StartEntry>) {
         for entry in entries {
@@ -195,6 +203,10 @@ impl StartList {
     /// What no shard wanted: partitions that the metadata does not know.
     pub fn take_rest(&self) -> Vec<StartEntry> {
         self.lock().drain().flat_map(|(_, entries)| entries).collect()
+    }
+
+    fn entries(&self) -> Vec<StartEntry> {
+        self.lock().values().flatten().cloned().collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<TopicPartition, Vec<StartEntry>>> {
@@ -217,7 +229,8 @@ impl Directories {
         let (failed, failing, unclean) = (flags(), flags(), flags());
         let cleaner = Cleaner::new(list.len());
         let partitions = Mutex::new(vec![0; list.len()]);
-        let checkpoints = Checkpoints::new(list.len());
+        let found = [&start_list, &futures].into_iter().flat_map(StartList::entries);
+        let checkpoints = Checkpoints::new(list.len(), found.map(CheckpointEntry::from));
         Self {
             list,
             never_opened,
@@ -333,6 +346,11 @@ impl Directories {
 
     pub(super) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// What the start found has been put aside: the checkpoint files are to forget it.
+    pub fn forget_found(&self, entry: &StartEntry) {
+        self.checkpoints.forget_found(entry.directory, &entry.found.topic_partition);
     }
 
     /// Marks a directory; ends the process when no other is left or the metadata log is in it, as Kafka does.

@@ -72,7 +72,20 @@ impl Shard {
                 // What the checkpoint files say of them must not meet a topic that comes under a name of theirs.
                 shard.write_checkpoints().await;
             }
-            let openings = wanted.into_iter().map(|(key, topic)| shard.open(key, topic, is_new));
+            let mut openings = Vec::with_capacity(wanted.len());
+            let mut makes_some = false;
+            for (key, topic) in wanted {
+                let made = shard.place_new(key, &topic, is_new);
+                makes_some |= made.is_some();
+                openings.push((key, topic, made));
+                yield_if_needed().await;
+            }
+            if makes_some {
+                // Whether each has its line is asked again.
+                let _ = shard.save_lines().await;
+            }
+            let openings =
+                openings.into_iter().map(|(key, topic, made)| shard.open(key, topic, made, is_new));
             let mut openings = futures::stream::iter(openings).buffer_unordered(LOGS_AT_ONCE_MAX);
             while openings.next().await.is_some() {}
             shard.mesh.push_reply(reply_to, Reply::Done);
@@ -137,8 +150,34 @@ impl Shard {
         Arc::new(self.settings.config.levels(broker, default).log_config(topic))
     }
 
-    /// Opens the log of a partition. `is_new`: the topic came while this process ran.
-    async fn open(self: &Rc<Self>, key: PartitionKey, topic: Arc<TopicImage>, is_new: bool) {
+    /// Gives a partition of which nothing is there its place, and tells of it. `is_new`: the topic came while this
+    /// process ran.
+    fn place_new(&self, key: PartitionKey, topic: &TopicImage, is_new: bool) -> Option<Rc<Replica>> {
+        let directories = &self.settings.directories;
+        if partition_image(topic, key).is_none() || directories.is_stopping() || self.stopping.get() {
+            return None;
+        }
+        let name = TopicPartition { topic: topic.name.clone(), partition: key.partition };
+        let is_there = directories.start_list.has(&name, key.topic, false)
+            || directories.futures.has(&name, key.topic, true);
+        if is_there || (!is_new && directories.any_failed()) {
+            return None;
+        }
+        let directory = directories.place(&name, self.id.index());
+        let replica = Replica::new(key, name, directory, None);
+        self.replicas.borrow_mut().insert(key, replica.clone());
+        self.tell_new(&replica);
+        Some(replica)
+    }
+
+    /// Opens the log of a partition, or makes the one of [`Shard::place_new`].
+    async fn open(
+        self: &Rc<Self>,
+        key: PartitionKey,
+        topic: Arc<TopicImage>,
+        made: Option<Rc<Replica>>,
+        is_new: bool,
+    ) {
         let directories = self.settings.directories.clone();
         if partition_image(&topic, key).is_none() || directories.is_stopping() || self.stopping.get() {
             // What was found stays in the start list, for the last checkpoints.
@@ -151,23 +190,27 @@ impl Shard {
         let is_moved = future.as_ref().is_some_and(|future| future.found.moved.is_some());
         let found = if is_moved { &future } else { &same };
         let found = found.as_ref().map(|entry| (entry.directory, entry.found.clone()));
-        if same.is_none() && !is_moved && !is_new && directories.any_failed() {
+        let is_lost = made.is_none() && found.is_none() && !is_new && directories.any_failed();
+        let replica = made.unwrap_or_else(|| {
+            let directory = match &found {
+                Some((directory, _)) => {
+                    directories.count_partition(*directory, 1);
+                    *directory
+                }
+                None if is_lost => (0..directories.count())
+                    .find(|&number| directories.has_failed(number))
+                    .unwrap_or_default(),
+                None => directories.place(&topic_partition, self.id.index()),
+            };
+            let replica = Replica::new(key, topic_partition, directory, found.map(|(_, found)| found));
+            self.replicas.borrow_mut().insert(key, replica.clone());
+            replica
+        });
+        if is_lost {
             // It may be there: an empty log elsewhere would take its place (`LogManager.getOrCreateLog`).
-            let lost = (0..directories.count()).find(|&directory| directories.has_failed(directory));
-            let replica = Replica::new(key, topic_partition, lost.unwrap_or_default(), None);
             *replica.state.borrow_mut() = ReplicaState::Offline;
-            self.replicas.borrow_mut().insert(key, replica);
             return;
         }
-        let (directory, found) = match found {
-            Some((directory, found)) => {
-                directories.count_partition(directory, 1);
-                (directory, Some(found))
-            }
-            None => (directories.place(&topic_partition, self.id.index()), None),
-        };
-        let replica = Replica::new(key, topic_partition, directory, found);
-        self.replicas.borrow_mut().insert(key, replica.clone());
         let source = Source { same, future, stale };
         if !self.open_replica(&replica, &topic, &source).await {
             self.open_later(replica, topic, source);
@@ -192,19 +235,21 @@ impl Shard {
             source: source.clone(),
         };
         let config = opening.config.clone();
-        let opened = directories
-            .threads
-            .run("open log", {
+        let saved = if source.makes() { self.save_line(replica).await } else { Ok(()) };
+        let opened = match saved {
+            Ok(()) => {
                 let directories = directories.clone();
-                move || {
+                let open = move || {
                     let mut log = opening.run(&directories)?;
                     if durability == Durability::Fsync {
                         sync_recovered(&mut log)?;
                     }
                     Ok::<_, OpenFailure>(log)
-                }
-            })
-            .await;
+                };
+                self.settings.directories.threads.run("open log", open).await
+            }
+            Err(error) => Err(error.into()),
+        };
         let waits = matches!(*replica.state.borrow(), ReplicaState::Opening | ReplicaState::Offline);
         if !waits || directories.has_failed(replica.directory()) {
             // Its directory has failed or the broker stops.
@@ -223,6 +268,7 @@ impl Shard {
                 partition.share_slots(self.slots.clone());
                 let dir = partition.log().dir().to_path_buf();
                 replica.go_online(partition);
+                source.put_aside().for_each(|entry| directories.forget_found(entry));
                 self.look_for_jobs(replica);
                 if source.was_moved() {
                     self.forget_move_later(replica.clone(), dir);
@@ -242,6 +288,19 @@ impl Shard {
             Fault::Disk | Fault::Corrupt | Fault::NoResources => {}
         }
         !error.fault().passes()
+    }
+
+    /// Has a log that is to be made in the checkpoint files, unless it has to wait for room or descriptors. A disk that
+    /// fails fails the making, too.
+    async fn save_line(self: &Rc<Self>, replica: &Replica) -> Result<(), DirError> {
+        let is_saved = || replica.told.is_saved(&self.settings.directories.checkpoints, replica.directory());
+        if is_saved() {
+            return Ok(());
+        }
+        match self.save_lines().await {
+            Err(error) if error.fault().passes() && !is_saved() => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// Tries to open a log that was refused until it is open, or nobody wants it any more.
@@ -376,8 +435,8 @@ impl Shard {
         self.forget_unflushed(&replica);
         let Some(mut partition) = replica.take(ReplicaState::Closed) else {
             self.settings.directories.mark_unclean(replica.directory());
-            let found = replica.found_offsets();
-            return found.map(|offsets| CheckpointEntry {
+            let known = replica.found_offsets().or_else(|| replica.told.offsets());
+            return known.map(|offsets| CheckpointEntry {
                 directory: replica.directory(),
                 topic_partition: replica.topic_partition.clone(),
                 offsets,
@@ -395,7 +454,7 @@ impl Shard {
             .threads
             .run("close log", move || {
                 let closed = log.close(clock::now());
-                (closed, log.recovery_point(), log.log_start(), log.cleaned())
+                (closed, log.recovery_point_to_save(), log.log_start(), log.cleaned())
             })
             .await;
         let (closed, recovery_point, log_start, cleaned) = closed;
@@ -433,6 +492,19 @@ impl Source {
     /// A move that has ended has left its note.
     fn was_moved(&self) -> bool {
         [&self.same, &self.future].into_iter().flatten().any(|entry| entry.found.moved.is_some())
+    }
+
+    /// There is no log to be opened.
+    fn makes(&self) -> bool {
+        self.same.is_none() && !self.was_moved()
+    }
+
+    /// What is not under its name any more once the log is open.
+    fn put_aside(&self) -> impl Iterator<Item = &StartEntry> {
+        let (same, future) = (self.same.as_ref(), self.future.as_ref());
+        let was_moved = future.is_some_and(|future| future.found.moved.is_some());
+        let left = same.filter(|_| was_moved).or(future.filter(|_| same.is_none() && !was_moved));
+        self.stale.iter().chain(left)
     }
 
     /// The copy of a move that is to go on.

@@ -252,7 +252,8 @@ pub struct CheckpointEntry {
 /// What the checkpoint files say of one partition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CheckpointOffsets {
-    pub recovery_point: Offset,
+    /// `None`: it was lost, and nothing was made durable since that could take its place.
+    pub recovery_point: Option<Offset>,
     pub high_watermark: Offset,
     pub log_start: Offset,
     /// `None`: it was never compacted.

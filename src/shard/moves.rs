@@ -109,7 +109,7 @@ impl Move {
     pub(super) fn offsets(&self) -> CheckpointOffsets {
         let Progress { recovery_point, log_start, log_end, .. } = self.progress.get();
         CheckpointOffsets {
-            recovery_point,
+            recovery_point: Some(recovery_point),
             high_watermark: log_end,
             log_start,
             // What compaction has done is known once the copy takes its place.
@@ -287,7 +287,7 @@ impl Mover {
         let stays = matches!(end, End::Left) && !self.directories().has_failed(to);
         if !matches!(end, End::Moved) && !stays {
             self.directories().count_partition(to, -1);
-            self.under_way.told.withdraw(&self.directories().checkpoints, &self.replica);
+            self.under_way.told.withdraw(&self.directories().checkpoints, name, to);
         }
         match end {
             End::Moved => tracing::info!(partition = %name, to = %path, "the replica has moved"),
@@ -575,6 +575,7 @@ impl Mover {
             let log = new.take()?;
             Some(partition.replace_log(*log, &mut committed))
         });
+        shard.tell_moved(replica, from, &self.under_way);
         shard.finish_appends(committed);
         let delay = replica.with(|partition| partition.config().file_delete_delay_ms).unwrap_or(0);
         // Its plans name places in the old segments.

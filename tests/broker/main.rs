@@ -3,6 +3,7 @@
 
 mod admin;
 mod bad_input;
+mod checkpoints;
 mod commands;
 mod compaction;
 mod configs;
