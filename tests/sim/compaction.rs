@@ -1,27 +1,25 @@
 //! The log of a compacted partition: appends with keys, cleanings that are interrupted by everything else, jobs that
-//! finish late or never, retention, killed processes and lost power. What is left must have been appended so, the last
-//! record of each key must be there, and every fetch must find what a scan of the whole log finds.
+//! finish late or never, retention, DeleteRecords, truncations, killed processes and lost power. What is left must have
+//! been appended so, the last record of each key must be there, and every fetch must find what a scan of the whole log
+//! finds.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use kuring::base::clock::{Monotonic, Now, Timestamp};
-use kuring::base::random::Random;
+use kuring::base::clock::Timestamp;
 use kuring::base::{LeaderEpoch, Offset};
 use kuring::config::{CleanupPolicy, LogConfig};
-use kuring::io::FileHandle;
 use kuring::io::mem::{Crash, Lies, MemFiles};
-use kuring::log::{
-    Batch, Checkpoint, Clean, CleanSettings, CleanStep, Job, Log, Origin, Outcome, Read, ReadError,
-    ReadRequest,
-};
+use kuring::log::{Batch, Clean, CleanSettings, CleanStep, Log, Origin, ReadRequest};
 use kuring::wire::record::{BatchBuilder, BatchView, Batches, Codec, Compression};
 
-use crate::home::{Home, InFlight, ensure, text};
+use crate::home::{Site, bytes_of, ensure, text};
 use crate::run_seeds;
 
 const KEYS: u64 = 12;
 const STEPS_MAX: u64 = 300;
+/// Of a batch.
+const RECORDS_MAX: i64 = 4;
 
 /// A record: its key, and a number that no other has.
 type Record = (u64, u64);
@@ -34,11 +32,7 @@ struct Stored {
 }
 
 struct World {
-    random: Random,
-    files: MemFiles,
-    home: Home,
-    log: Option<Log<MemFiles>>,
-    job: Option<InFlight<Job<MemFiles>, Outcome<MemFiles>>>,
+    site: Site,
     clean: Option<Box<Clean<MemFiles>>>,
     /// All that was appended and not lost, by offset.
     appended: BTreeMap<i64, Record>,
@@ -49,16 +43,13 @@ struct World {
     saved: i64,
     /// Records below may have gone for a younger one of their key.
     cleanable: i64,
-    /// Milliseconds.
-    time: i64,
+    /// The furthest log start: after a crash older records may be back, or not.
+    deleted: i64,
 }
 
 impl World {
     fn new(seed: u64, lies: Lies) -> Result<World, String> {
-        let mut random = Random::seeded(seed);
-        let files = MemFiles::new(random.next_u64());
-        files.set_lies(lies);
-        let config = LogConfig {
+        let site = Site::new(seed, lies, |random| LogConfig {
             segment_bytes: 500 + random.below(1500) as u32,
             index_interval_bytes: [0, 100, 1000][random.below(3) as usize],
             cleanup_policy: CleanupPolicy { compact: true, delete: random.below(3) == 0 },
@@ -67,13 +58,9 @@ impl World {
             file_delete_delay_ms: 500,
             min_cleanable_dirty_ratio: 0.01,
             ..LogConfig::default()
-        };
-        let mut world = World {
-            random,
-            home: Home::new(&files, config)?,
-            files,
-            log: None,
-            job: None,
+        })?;
+        Ok(World {
+            site,
             clean: None,
             appended: BTreeMap::new(),
             numbers: 0,
@@ -81,42 +68,43 @@ impl World {
             durable: 0,
             saved: 0,
             cleanable: 0,
-            time: 1_000_000,
-        };
-        world.open()?;
-        Ok(world)
-    }
-
-    fn now(&self) -> Now {
-        Now { monotonic: Monotonic::from_millis(self.time as u64), wall: Timestamp(self.time) }
+            deleted: 0,
+        })
     }
 
     fn log(&mut self) -> &mut Log<MemFiles> {
-        self.log.as_mut().expect("every step leaves an open log")
+        self.site.log()
+    }
+
+    /// By chance one of the numbers below `bound`.
+    fn below(&mut self, bound: u64) -> u64 {
+        self.site.random.below(bound)
     }
 
     fn step(&mut self) -> Result<(), String> {
-        self.time += self.random.below(100) as i64;
-        match self.random.below(100) {
+        self.site.time += self.below(100) as i64;
+        match self.below(100) {
             0..35 => self.append()?,
             35..60 => {
-                for _ in 0..1 + self.random.below(4) {
-                    self.advance_job()?;
+                for _ in 0..1 + self.below(4) {
+                    self.site.advance_job()?;
                 }
             }
             60..78 => {
-                for _ in 0..1 + self.random.below(12) {
+                for _ in 0..1 + self.below(12) {
                     self.advance_clean()?;
                 }
             }
             78..82 => self.flush()?,
             82..88 => self.log().request_checkpoint(),
             88..90 => self.write_checkpoints()?,
-            90..92 => {
-                let (now, end) = (self.now(), self.end);
+            90..91 => {
+                let (now, end) = (self.site.now(), self.end);
                 self.log().enforce_retention(Offset(end), now);
             }
-            92..94 => self.check(false)?,
+            91..92 => self.delete_records()?,
+            92..93 => self.truncate()?,
+            93..94 => self.check(false)?,
             94..95 => self.stop()?,
             95..97 => self.crash(Crash::Process)?,
             _ => self.crash(Crash::Machine)?,
@@ -124,23 +112,24 @@ impl World {
         let (flushed, end) = (self.log().flushed().0, self.log().log_end().0);
         ensure!(end == self.end, "log end {end}, expected {}", self.end);
         self.durable = self.durable.max(flushed);
+        self.deleted = self.deleted.max(self.log().log_start().0);
         Ok(())
     }
 
     fn append(&mut self) -> Result<(), String> {
-        let codec = [Codec::None, Codec::None, Codec::None, Codec::Lz4][self.random.below(4) as usize];
+        let codec = [Codec::None, Codec::None, Codec::None, Codec::Lz4][self.below(4) as usize];
         let mut builder = BatchBuilder::new(Offset::ZERO, Compression::of(codec));
         let mut records = Vec::new();
-        for _ in 0..1 + self.random.below(4) {
+        for _ in 0..1 + self.below(RECORDS_MAX as u64) {
             self.numbers += 1;
-            let record = (self.random.below(KEYS), self.numbers);
-            let value = format!("{:0width$}", record.1, width = 20 + self.random.below(60) as usize);
-            builder.append(Timestamp(self.time), Some(&[record.0 as u8]), Some(value.as_bytes()), &[]);
+            let record = (self.below(KEYS), self.numbers);
+            let value = format!("{:0width$}", record.1, width = 20 + self.below(60) as usize);
+            builder.append(Timestamp(self.site.time), Some(&[record.0 as u8]), Some(value.as_bytes()), &[]);
             records.push(record);
         }
         let bytes = builder.finish().map_err(text)?;
         let mut batches = [Batch::from_bytes(&bytes).ok_or("not a batch")?];
-        let now = self.now();
+        let now = self.site.now();
         let results = self.log().append(&mut batches, LeaderEpoch(0), Origin::Coordinator, now);
         ensure!(results.iter().all(Result::is_ok), "append refused: {results:?}");
         self.appended.extend((self.end..).zip(records.iter().copied()));
@@ -150,28 +139,38 @@ impl World {
         Ok(())
     }
 
-    fn advance_job(&mut self) -> Result<(), String> {
-        let now = self.now();
-        self.job = match self.job.take() {
-            None => self.log().next_job(now).map(InFlight::Made),
-            Some(InFlight::Made(job)) => Some(InFlight::Run(job.run())),
-            Some(InFlight::Run(outcome)) => {
-                self.log().finish(outcome, now).map_err(text)?;
-                None
-            }
-        };
+    fn delete_records(&mut self) -> Result<(), String> {
+        let start = self.log().log_start().0;
+        let offset = start + self.below((self.end - start) as u64 / 4 + 1) as i64;
+        let moved = self.log().advance_log_start(Offset(offset)).map_err(|code| format!("{code:?}"))?;
+        ensure!(moved.0 == offset, "DeleteRecords to {offset} answered {moved}");
         Ok(())
     }
 
-    fn finish_jobs(&mut self) -> Result<(), String> {
-        while self.job.is_some() {
-            self.advance_job()?;
+    /// As a follower does. What may have been compacted was below the high watermark and is never truncated.
+    fn truncate(&mut self) -> Result<(), String> {
+        self.site.finish_job()?;
+        let low = self.log().log_start().0.max(self.cleanable).max(self.end - 40);
+        if low >= self.end {
+            return Ok(());
         }
-        Ok(())
+        let offset = low + self.below((self.end - low) as u64 + 1) as i64;
+        let now = self.site.now();
+        self.log().truncate_to(Offset(offset), now).map_err(text)?;
+        let end = self.log().log_end().0;
+        ensure!((offset - RECORDS_MAX + 1..=offset).contains(&end), "truncated to {end}, not {offset}");
+        self.cut(end);
+        self.write_checkpoints()
+    }
+
+    /// Nothing is left from `end` on.
+    fn cut(&mut self, end: i64) {
+        self.appended.split_off(&end);
+        (self.end, self.durable, self.deleted) = (end, self.durable.min(end), self.deleted.min(end));
     }
 
     fn flush(&mut self) -> Result<(), String> {
-        let now = self.now();
+        let now = self.site.now();
         if let Some(flush) = self.log().flush_job() {
             self.log().finish_flush(flush.run(), now).map_err(text)?;
         }
@@ -181,10 +180,10 @@ impl World {
     /// Begins a cleaning or does a slice of the one that has begun.
     fn advance_clean(&mut self) -> Result<(), String> {
         let Some(clean) = self.clean.take() else {
-            let slice_bytes = [700, 10_000][self.random.below(2) as usize];
+            let slice_bytes = [700, 10_000][self.below(2) as usize];
             let settings =
                 CleanSettings { map_bytes: 1 << 20, load_factor: 0.9, buffer_bytes: 4096, slice_bytes };
-            let (now, bound) = (self.now(), Offset(self.end.min(self.saved)));
+            let (now, bound) = (self.site.now(), Offset(self.end.min(self.saved)));
             if let Some(cleanable) = self.log().cleanable(bound, now) {
                 self.cleanable = self.cleanable.max(cleanable.upper_bound.0);
                 self.clean = self.log().start_clean(bound, settings, now);
@@ -204,44 +203,34 @@ impl World {
             CleanStep::Done { up_to, generation, .. } => self.log().mark_cleaned(up_to, generation),
             // Retention took a segment away under it.
             CleanStep::Failed(error) => {
-                ensure!(self.home.config().cleanup_policy.delete, "cleaning failed: {error}")
+                let may_go = self.site.config().cleanup_policy.delete || self.deleted > 0;
+                ensure!(may_go, "cleaning failed: {error}")
             }
         }
         Ok(())
     }
 
     fn write_checkpoints(&mut self) -> Result<(), String> {
-        let log = self.log.as_ref().expect("every step leaves an open log");
-        self.home.write_checkpoint(Checkpoint::RecoveryPoint, log.recovery_point())?;
-        self.home.write_checkpoint(Checkpoint::LogStart, log.log_start())?;
-        self.saved = log.recovery_point().0;
-        if let Some(cleaned) = log.cleaned() {
-            self.home.write_checkpoint(Checkpoint::Cleaner, cleaned)?;
-        }
+        let recovery_point = self.log().recovery_point();
+        self.site.write_checkpoints(recovery_point)?;
+        self.saved = recovery_point.0;
         Ok(())
     }
 
     fn stop(&mut self) -> Result<(), String> {
-        self.finish_jobs()?;
+        self.site.finish_job()?;
         self.clean = None;
-        let now = self.now();
+        let now = self.site.now();
         self.log().close(now).map_err(text)?;
         self.write_checkpoints()?;
-        self.home.mark_clean_shutdown()?;
         self.durable = self.end;
-        if self.random.below(2) == 0 {
-            self.files.crash(Crash::Machine);
-        }
-        self.open()?;
-        let end = self.log().log_end().0;
-        ensure!(end == self.end, "a clean start moved the log end from {} to {end}", self.end);
+        self.site.start_after_clean_stop()?;
         self.check(true)
     }
 
     fn crash(&mut self, crash: Crash) -> Result<(), String> {
-        (self.job, self.clean, self.log) = (None, None, None);
-        self.files.crash(crash);
-        self.open()?;
+        self.clean = None;
+        self.site.crash(crash)?;
         let end = self.log().log_end().0;
         let promised = if crash == Crash::Process { self.end } else { self.durable };
         ensure!(
@@ -249,18 +238,9 @@ impl World {
             "{crash:?}: end {end}, {promised} to {} expected",
             self.end
         );
-        self.appended.split_off(&end);
-        (self.end, self.durable) = (end, self.durable.min(end));
+        self.cut(end);
         self.write_checkpoints()?;
         self.check(true)
-    }
-
-    fn open(&mut self) -> Result<(), String> {
-        let now = self.now();
-        let cold = self.random.below(2) * 30;
-        self.files.set_cold_percent(cold);
-        self.log = Some(self.home.open(now)?.0);
-        Ok(())
     }
 
     /// Compares what the log has with what was appended; `every`: fetches from every offset, else from some.
@@ -277,7 +257,7 @@ impl World {
             ensure!(expected == Some(record), "{offset} has {record:?}, {expected:?} was appended");
         }
         let mut last: HashMap<u64, i64> = HashMap::new();
-        for (offset, (key, _)) in self.appended.range(start..) {
+        for (offset, (key, _)) in self.appended.range(start.max(self.deleted)..) {
             last.insert(*key, *offset);
             ensure!(
                 *offset < self.cleanable || found.contains_key(offset),
@@ -289,7 +269,7 @@ impl World {
         }
         let offsets: Vec<i64> = match every {
             true => (start..end).collect(),
-            false => (0..10).map(|_| start + self.random.below((end - start + 1) as u64) as i64).collect(),
+            false => (0..10).map(|_| start + self.below((end - start + 1) as u64) as i64).collect(),
         };
         for offset in offsets {
             let bytes = self.fetch(offset)?;
@@ -330,23 +310,7 @@ impl World {
             whole_first_batch: true,
             with_aborted: false,
         };
-        let mut read = self.log().read(request).map_err(text)?;
-        for _ in 0..100 {
-            read = match read {
-                Read::Plan(plan) => {
-                    let Some(range) = plan.range else { return Ok(Vec::new()) };
-                    let mut bytes = vec![0; range.length as usize];
-                    range.file.read_at(&mut bytes, range.position).map_err(text)?;
-                    return Ok(bytes);
-                }
-                Read::NeedsDisk(job) => match self.log().finish_read(job.run()) {
-                    Ok(read) => read,
-                    Err(ReadError::Stale) => self.log().read(request).map_err(text)?,
-                    Err(error) => return Err(text(error)),
-                },
-            };
-        }
-        Err(format!("{request:?} finds no plan"))
+        bytes_of(&self.site.plan(request)?)
     }
 }
 
@@ -367,7 +331,7 @@ fn records(batch: &BatchView<'_>) -> Result<Vec<(i64, Record)>, String> {
 /// How many records compaction took.
 fn simulate(seed: u64, lies: Lies) -> Result<usize, String> {
     let mut world = World::new(seed, lies)?;
-    let steps = STEPS_MAX / 6 + world.random.below(STEPS_MAX * 5 / 6);
+    let steps = STEPS_MAX / 6 + world.below(STEPS_MAX * 5 / 6);
     for step in 0..steps {
         world.step().map_err(|failure| format!("step {step}: {failure}"))?;
     }

@@ -1,20 +1,18 @@
 //! The log of one partition: random appends, rolls, retention, truncation, DeleteRecords, flushes, jobs that
 //! finish late or never, full disks, clean stops, killed processes and lost power, against [`Model`].
 
-use kuring::base::clock::{Monotonic, Now, Timestamp};
-use kuring::base::random::Random;
+use kuring::base::clock::Timestamp;
 use kuring::base::{LeaderEpoch, Offset, ProducerEpoch, ProducerId};
 use kuring::config::LogConfig;
-use kuring::io::FileHandle;
 use kuring::io::mem::{Crash, Fault, Lies, MemFiles, Operation};
 use kuring::log::{
-    Appended, Batch, Checkpoint, FlushJob, FlushOutcome, Job, Log, OffsetLookup, Origin, Outcome, Read,
-    ReadError, ReadPlan, ReadRequest, TimestampTarget,
+    Appended, Batch, FlushJob, FlushOutcome, Log, OffsetLookup, Origin, ReadError, ReadRequest,
+    TimestampTarget,
 };
 use kuring::wire::ErrorCode;
 use kuring::wire::record::{BatchBuilder, Codec, Compression};
 
-use crate::home::{Home, InFlight, ensure, text};
+use crate::home::{InFlight, Site, bytes_of, ensure, text};
 use crate::log_model::Model;
 use crate::run_seeds;
 
@@ -22,25 +20,16 @@ const PRODUCERS: i64 = 3;
 const STEPS_MAX: u64 = 400;
 
 struct World {
-    random: Random,
-    files: MemFiles,
-    home: Home,
-    log: Option<Log<MemFiles>>,
-    job: Option<InFlight<Job<MemFiles>, Outcome<MemFiles>>>,
+    site: Site,
     flush: Option<InFlight<FlushJob<MemFiles>, FlushOutcome>>,
     model: Model,
     planted: Planted,
     epoch: LeaderEpoch,
-    /// Milliseconds.
-    time: i64,
 }
 
 impl World {
     fn new(seed: u64, lies: Lies, planted: Planted) -> Result<World, String> {
-        let mut random = Random::seeded(seed);
-        let files = MemFiles::new(random.next_u64());
-        files.set_lies(lies);
-        let config = LogConfig {
+        let site = Site::new(seed, lies, |random| LogConfig {
             segment_bytes: 800 + random.below(4000) as u32,
             index_interval_bytes: [0, 100, 1000][random.below(3) as usize],
             segment_index_bytes: 60 + random.below(1000) as u32,
@@ -49,34 +38,22 @@ impl World {
             retention_bytes: [-1, 10_000][random.below(2) as usize],
             file_delete_delay_ms: 1000,
             ..LogConfig::default()
-        };
-        let mut world = World {
-            random,
-            home: Home::new(&files, config)?,
-            files,
-            log: None,
-            job: None,
-            flush: None,
-            model: Model::default(),
-            planted,
-            epoch: LeaderEpoch(0),
-            time: 1_000_000,
-        };
-        world.open()?;
-        Ok(world)
-    }
-
-    fn now(&self) -> Now {
-        Now { monotonic: Monotonic::from_millis(self.time as u64), wall: Timestamp(self.time) }
+        })?;
+        Ok(World { site, flush: None, model: Model::default(), planted, epoch: LeaderEpoch(0) })
     }
 
     fn log(&mut self) -> &mut Log<MemFiles> {
-        self.log.as_mut().expect("every step leaves an open log")
+        self.site.log()
+    }
+
+    /// By chance one of the numbers below `bound`.
+    fn below(&mut self, bound: u64) -> u64 {
+        self.site.random.below(bound)
     }
 
     fn step(&mut self) -> Result<(), String> {
-        self.time += self.random.below(200) as i64;
-        match self.random.below(100) {
+        self.site.time += self.below(200) as i64;
+        match self.below(100) {
             0..40 => self.append()?,
             40..62 => self.advance_job()?,
             62..70 => self.advance_flush()?,
@@ -111,7 +88,7 @@ impl World {
 
     fn make_batch(&mut self, producers: &mut [Option<i32>]) -> (Batch, Vec<i64>) {
         // The slower codecs are rarer: the log looks into no body.
-        let codec = match self.random.below(12) {
+        let codec = match self.below(12) {
             0 => Codec::Gzip,
             1 => Codec::Zstd,
             2 => Codec::Snappy,
@@ -119,17 +96,17 @@ impl World {
             _ => Codec::None,
         };
         let mut builder = BatchBuilder::new(Offset::ZERO, Compression::of(codec));
-        let records = 1 + self.random.below(4) as i32;
-        if self.random.below(2) == 0 {
-            let id = self.random.below(PRODUCERS as u64) as usize;
+        let records = 1 + self.below(4) as i32;
+        if self.below(2) == 0 {
+            let id = self.below(PRODUCERS as u64) as usize;
             let sequence = producers[id].map_or(0, |last| last + 1);
             producers[id] = Some(sequence + records - 1);
             builder = builder.with_producer(ProducerId(id as i64), ProducerEpoch(0), sequence);
         }
         let mut timestamps = Vec::new();
         for _ in 0..records {
-            let timestamp = self.time - self.random.below(300) as i64;
-            let value: Vec<u8> = (0..self.random.below(120)).map(|_| self.random.next_u64() as u8).collect();
+            let timestamp = self.site.time - self.below(300) as i64;
+            let value: Vec<u8> = (0..self.below(120)).map(|_| self.site.random.next_u64() as u8).collect();
             builder.append(Timestamp(timestamp), None, Some(&value), &[]);
             timestamps.push(timestamp);
         }
@@ -138,16 +115,16 @@ impl World {
     }
 
     fn append(&mut self) -> Result<(), String> {
-        if self.random.below(20) == 0 {
+        if self.below(20) == 0 {
             self.epoch.0 += 1;
         }
         let mut sequences: Vec<Option<i32>> = (0..PRODUCERS)
             .map(|id| self.model.last_of(ProducerId(id)).and_then(|last| last.producer).map(|(_, last)| last))
             .collect();
         let made: Vec<(Batch, Vec<i64>)> =
-            (0..1 + self.random.below(5)).map(|_| self.make_batch(&mut sequences)).collect();
+            (0..1 + self.below(5)).map(|_| self.make_batch(&mut sequences)).collect();
         let mut batches: Vec<Batch> = made.iter().map(|(batch, _)| batch.clone()).collect();
-        let (epoch, now) = (self.epoch, self.now());
+        let (epoch, now) = (self.epoch, self.site.now());
         let results = self.log().append(&mut batches, epoch, Origin::Client, now);
         self.note_appended(made, &batches, &results, false)
     }
@@ -179,24 +156,15 @@ impl World {
         Ok(())
     }
 
-    /// Makes, runs or finishes the upkeep job.
     fn advance_job(&mut self) -> Result<(), String> {
-        let now = self.now();
-        self.job = match self.job.take() {
-            None => self.log().next_job(now).map(InFlight::Made),
-            Some(InFlight::Made(job)) => Some(InFlight::Run(job.run())),
-            Some(InFlight::Run(outcome)) => {
-                self.log().finish(outcome, now).map_err(text)?;
-                // Retention may have waited for it.
-                self.model.start = self.log().log_start().0;
-                None
-            }
-        };
+        self.site.advance_job()?;
+        // Retention may have waited for it.
+        self.model.start = self.log().log_start().0;
         Ok(())
     }
 
     fn advance_flush(&mut self) -> Result<(), String> {
-        let now = self.now();
+        let now = self.site.now();
         self.flush = match self.flush.take() {
             None => self.log().flush_job().map(InFlight::Made),
             Some(InFlight::Made(job)) if self.planted == Planted::FlushNotRun => {
@@ -212,9 +180,8 @@ impl World {
     }
 
     fn finish_jobs(&mut self) -> Result<(), String> {
-        while self.job.is_some() {
-            self.advance_job()?;
-        }
+        self.site.finish_job()?;
+        self.model.start = self.log().log_start().0;
         while self.flush.is_some() {
             self.advance_flush()?;
         }
@@ -222,7 +189,7 @@ impl World {
     }
 
     fn checkpoint(&mut self) -> Result<(), String> {
-        if self.random.below(2) == 0 {
+        if self.below(2) == 0 {
             self.log().request_checkpoint();
             return Ok(());
         }
@@ -234,15 +201,14 @@ impl World {
         if self.planted == Planted::RecoveryPointAhead {
             point = self.log().log_end();
         }
-        self.home.write_checkpoint(Checkpoint::RecoveryPoint, point)?;
-        self.home.write_checkpoint(Checkpoint::LogStart, start)?;
+        self.site.write_checkpoints(point)?;
         self.model.recovery_point = point.0;
         self.model.start_checkpoint = start.0;
         Ok(())
     }
 
     fn retention(&mut self) -> Result<(), String> {
-        let (now, end) = (self.now(), self.model.end);
+        let (now, end) = (self.site.now(), self.model.end);
         let before = self.model.start;
         self.log().enforce_retention(Offset(end), now);
         self.model.start = self.log().log_start().0;
@@ -251,8 +217,7 @@ impl World {
     }
 
     fn delete_records(&mut self) -> Result<(), String> {
-        let offset =
-            self.model.start + self.random.below((self.model.end - self.model.start) as u64 / 4 + 1) as i64;
+        let offset = self.model.start + self.below((self.model.end - self.model.start) as u64 / 4 + 1) as i64;
         let start = self.log().advance_log_start(Offset(offset)).map_err(|code| format!("{code:?}"))?;
         ensure!(start.0 == offset, "DeleteRecords to {offset} answered {start}");
         self.model.start = offset;
@@ -262,9 +227,9 @@ impl World {
     fn truncate(&mut self) -> Result<(), String> {
         self.finish_jobs()?;
         let low = self.model.start.max(self.model.end - 40);
-        let offset = low + self.random.below((self.model.end - low) as u64 + 1) as i64;
+        let offset = low + self.below((self.model.end - low) as u64 + 1) as i64;
         let end = self.model.batch_at(offset).map_or(self.model.end, |batch| batch.first);
-        let now = self.now();
+        let now = self.site.now();
         self.log().truncate_to(Offset(offset), now).map_err(text)?;
         self.model.cut(end);
         self.write_checkpoints()
@@ -276,16 +241,16 @@ impl World {
             .collect();
         let made: Vec<(Batch, Vec<i64>)> = (0..4).map(|_| self.make_batch(&mut sequences)).collect();
         let mut batches: Vec<Batch> = made.iter().map(|(batch, _)| batch.clone()).collect();
-        let (epoch, now) = (self.epoch, self.now());
+        let (epoch, now) = (self.epoch, self.site.now());
         let fault = Fault {
             operation: Some(Operation::Write),
-            after: self.random.below(2),
+            after: self.below(2),
             error: rustix::io::Errno::NOSPC,
             sticky: true,
         };
-        self.files.set_fault(Some(fault));
+        self.site.files.set_fault(Some(fault));
         let results = self.log().append(&mut batches, epoch, Origin::Client, now);
-        self.files.set_fault(None);
+        self.site.files.set_fault(None);
         ensure!(!self.log().is_offline(), "a full disk took the log offline");
         self.note_appended(made, &batches, &results, true)
     }
@@ -293,30 +258,21 @@ impl World {
     /// A clean stop and start.
     fn stop(&mut self) -> Result<(), String> {
         self.finish_jobs()?;
-        let now = self.now();
+        let now = self.site.now();
         self.log().close(now).map_err(text)?;
         ensure!(self.log().recovery_point().0 == self.model.end, "closed before the end");
         self.write_checkpoints()?;
-        self.home.mark_clean_shutdown()?;
         self.model.durable = self.model.end;
-        if self.random.below(2) == 0 {
-            self.files.crash(Crash::Machine);
-        }
-        let (start, end) = (self.model.start, self.model.end);
-        self.open()?;
-        ensure!(self.log().log_start().0 == start, "a clean start moved the log start from {start}");
-        ensure!(self.log().log_end().0 == end, "a clean start moved the log end from {end}");
+        self.site.start_after_clean_stop()?;
         self.fetch_all()?;
         self.send_again()
     }
 
     fn crash(&mut self, crash: Crash) -> Result<(), String> {
-        self.job = None;
         self.flush = None;
-        self.log = None;
-        self.files.crash(crash);
         let before = (self.model.start, self.model.end);
-        self.open()?;
+        let recovery_point = self.site.crash(crash)?;
+        ensure!(recovery_point.0 == self.model.recovery_point, "the recovery point is lost");
         let (start, end) = (self.log().log_start().0, self.log().log_end().0);
         ensure!(end <= before.1, "{crash:?}: the log grew from {} to {end}", before.1);
         let promised = if crash == Crash::Process { before.1 } else { self.model.durable };
@@ -338,37 +294,6 @@ impl World {
         self.send_again()
     }
 
-    fn open(&mut self) -> Result<(), String> {
-        let now = self.now();
-        let cold = self.random.below(2) * 30;
-        self.files.set_cold_percent(cold);
-        let (log, recovery_point) = self.home.open(now)?;
-        ensure!(recovery_point.0 == self.model.recovery_point, "the recovery point is lost");
-        self.log = Some(log);
-        Ok(())
-    }
-
-    fn plan(&mut self, request: ReadRequest) -> Result<ReadPlan<MemFiles>, String> {
-        let mut read = self.log().read(request).map_err(text)?;
-        for _ in 0..100 {
-            read = match read {
-                Read::Plan(plan) => return Ok(plan),
-                Read::NeedsDisk(job) => {
-                    let outcome = job.run();
-                    if self.random.below(10) == 0 && self.job.is_some() {
-                        self.advance_job()?;
-                    }
-                    match self.log().finish_read(outcome) {
-                        Ok(read) => read,
-                        Err(ReadError::Stale) => self.log().read(request).map_err(text)?,
-                        Err(error) => return Err(text(error)),
-                    }
-                }
-            };
-        }
-        Err(format!("{request:?} finds no plan"))
-    }
-
     fn fetch(&mut self, offset: i64, bytes_max: u32, bound: i64) -> Result<(), String> {
         let request = ReadRequest {
             offset: Offset(offset),
@@ -377,15 +302,15 @@ impl World {
             whole_first_batch: true,
             with_aborted: false,
         };
-        let plan = self.plan(request)?;
+        let plan = self.site.plan(request)?;
+        // A job may have ended meanwhile.
+        self.model.start = self.log().log_start().0;
         let expected = self.model.bytes(offset, bound);
-        let Some(range) = plan.range else {
+        if plan.range.is_none() {
             ensure!(expected.is_empty(), "{request:?}: nothing, expected {} bytes", expected.len());
             return Ok(());
-        };
-        let mut bytes = vec![0; range.length as usize];
-        let read = range.file.read_at(&mut bytes, range.position).map_err(text)?;
-        ensure!(read == bytes.len(), "{request:?}: {read} bytes of {}", bytes.len());
+        }
+        let bytes = bytes_of(&plan)?;
         ensure!(expected.starts_with(&bytes), "{request:?}: other bytes than expected");
         let first = self.model.batch_at(offset).map_or(0, |batch| batch.length);
         ensure!(bytes.len() >= first, "{request:?}: the first batch is not whole");
@@ -397,9 +322,9 @@ impl World {
     fn fetch_some(&mut self) -> Result<(), String> {
         for _ in 0..5 {
             let (start, end) = (self.model.start, self.model.end);
-            let offset = start + self.random.below((end - start) as u64 + 1) as i64;
-            let bound = offset + self.random.below((end - offset) as u64 + 1) as i64;
-            let bytes_max = self.random.below(3000) as u32;
+            let offset = start + self.below((end - start) as u64 + 1) as i64;
+            let bound = offset + self.below((end - offset) as u64 + 1) as i64;
+            let bytes_max = self.below(3000) as u32;
             self.fetch(offset, bytes_max, bound)?;
             self.fetch(offset, bytes_max, end)?;
         }
@@ -432,7 +357,7 @@ impl World {
         let expected = self.model.youngest(self.model.start);
         ensure!(found == expected, "the youngest record: {found:?}, expected {expected:?}");
         for _ in 0..3 {
-            let time = self.time - self.random.below(10_000) as i64;
+            let time = self.site.time - self.below(10_000) as i64;
             let found = self.offset_for(TimestampTarget::FirstAtOrAfter(Timestamp(time)))?;
             let expected = self.model.first_at_or_after(time);
             ensure!(found == expected, "first at or after {time}: {found:?}, expected {expected:?}");
@@ -463,7 +388,7 @@ impl World {
                 continue;
             }
             let (first, mut batches) = (last.first, vec![last.sent.clone()]);
-            let (epoch, now) = (self.epoch, self.now());
+            let (epoch, now) = (self.epoch, self.site.now());
             let results = self.log().append(&mut batches, epoch, Origin::Client, now);
             match &results[..] {
                 [Ok(appended)] if appended.duplicate && appended.first.0 == first => {}
@@ -488,7 +413,7 @@ enum Planted {
 
 fn simulate(seed: u64, lies: Lies, planted: Planted) -> Result<(), String> {
     let mut world = World::new(seed, lies, planted)?;
-    let steps = STEPS_MAX / 8 + world.random.below(STEPS_MAX * 7 / 8);
+    let steps = STEPS_MAX / 8 + world.below(STEPS_MAX * 7 / 8);
     for step in 0..steps {
         world.step().map_err(|failure| format!("step {step}: {failure}"))?;
     }
