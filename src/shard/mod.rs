@@ -115,6 +115,8 @@ crate::counters! {
         pub group_requests_refused: limit "group_request_memory",
         /// An answer would have been longer than ANSWER_BYTES_MAX: the rest of it are errors.
         pub answers_cut: limit "answer_bytes",
+        /// A move between log directories had not begun after MOVE_BEGIN_TIME_MAX: who asked for it was told so.
+        pub moves_begun_late: limit "move_begin",
         /// A batch decompressed to more than kuring.decompression.bytes.max or kuring.decompression.ratio.max allow.
         pub batches_too_large_decompressed: limit "decompressed_bytes",
         /// A compressed batch waited because as many of its shard as may be were half done.

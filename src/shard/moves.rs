@@ -6,13 +6,22 @@
 //! change their names, and the queue goes on with the new log. Whenever the process dies, one of the two is whole
 //! and known to be (`log::LogDir::note_moved`). A move survives a restart and goes on then.
 
-use std::cell::Cell;
+mod disk;
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures::channel::oneshot;
+use futures::future::{Either, select};
+
+use self::disk::{copy_some, open_copy, switch_directories};
+pub(super) use self::disk::{finish_interrupted, put_copy_aside};
 use super::Shard;
 use super::checkpoint::Told;
 use super::directories::{Directories, StartEntry};
@@ -22,14 +31,9 @@ use super::messages::{CheckpointEntry, CheckpointOffsets, Reply};
 use super::placement::PartitionKey;
 use super::replica::{Replica, ReplicaState};
 use crate::base::{Offset, TopicPartition, clock};
-use crate::config::LogConfig;
-use crate::io::FileHandle;
 use crate::io::os::OsFiles;
 use crate::io::runtime::{Queue, spawn};
-use crate::log::{
-    DirError, Fault, FileRange, Gaps, Log, LogError, Moved, OpenError, OpenOptions, Read, ReadError,
-    ReadRequest,
-};
+use crate::log::{DirError, Fault, FileRange, Log, LogError, OpenError, Read, ReadError, ReadRequest};
 use crate::metadata::ConfigResource;
 use crate::wire::ErrorCode;
 
@@ -38,6 +42,9 @@ const COPY_BYTES: u32 = 1 << 20;
 
 /// So much of a copy may be in the page cache alone; also what its recovery rereads at most.
 const UNFLUSHED_BYTES_MAX: u64 = 32 << 20;
+
+/// What moves have to begin before who asked for them is told that they have not yet.
+const MOVE_BEGIN_TIME_MAX: Duration = Duration::from_secs(20);
 
 /// How often a move looks whether the cleaning that was under way is given up.
 const CLEANING_POLL: Duration = Duration::from_millis(10);
@@ -59,6 +66,8 @@ pub(super) struct Move {
     next: Cell<Option<usize>>,
     /// The copy has its directory: a start finds it, and the move goes on.
     has_copy: Cell<bool>,
+    /// Dropped when it has, or the move has ended.
+    awaited: RefCell<Vec<oneshot::Sender<()>>>,
     /// The copy is closed and stays for the next start.
     ended: Cell<bool>,
     progress: Cell<Progress>,
@@ -83,10 +92,31 @@ impl Move {
             switches: Cell::new(false),
             next: Cell::new(None),
             has_copy: Cell::new(false),
+            awaited: RefCell::default(),
             ended: Cell::new(false),
             progress: Cell::default(),
             told: Told::default(),
         })
+    }
+
+    fn note_copy(&self) {
+        self.has_copy.set(true);
+        self.awaited.take();
+    }
+
+    fn note_end(&self) {
+        self.ended.set(true);
+        self.awaited.take();
+    }
+
+    /// Ready when the copy has its directory or the move has ended; `None`: that is so already.
+    fn beginning(&self) -> Option<oneshot::Receiver<()>> {
+        if self.has_copy.get() || self.ended.get() {
+            return None;
+        }
+        let (awaited, beginning) = oneshot::channel();
+        self.awaited.borrow_mut().push(awaited);
+        Some(beginning)
     }
 
     pub(super) fn log_end(&self) -> Offset {
@@ -165,15 +195,21 @@ impl Shard {
         mut reply_to: ReplyTo,
         targets: Vec<(PartitionKey, usize)>,
     ) {
-        let begun: Vec<_> = targets.iter().map(|&(key, to)| self.alter_directory(key, to)).collect();
+        let mut begun = Vec::with_capacity(targets.len());
+        let mut beginnings = Vec::with_capacity(targets.len());
+        for (key, to) in targets {
+            let answer = self.alter_directory(key, to);
+            let moving = answer.ok().and_then(|()| self.replica(key)).and_then(|replica| replica.moving());
+            beginnings.push(moving.and_then(|moving| moving.beginning()));
+            begun.push(answer);
+        }
         self.mesh.park(&mut reply_to);
         let shard = self.clone();
         spawn(Queue::Control, "alter directories", async move {
-            for (key, _) in targets {
-                let Some(replica) = shard.replica(key) else { continue };
-                while replica.moving().is_some_and(|moving| !moving.has_copy.get() && !moving.ended.get()) {
-                    shard.sleep(JOB_POLL).await;
-                }
+            let late = await_beginnings(beginnings, shard.sleep(MOVE_BEGIN_TIME_MAX)).await;
+            for place in late {
+                begun[place] = Err(ErrorCode::RequestTimedOut);
+                shard.counters.moves_begun_late.increment();
             }
             shard.mesh.push_reply(reply_to, Reply::AlterDirectories(begun));
         })
@@ -256,6 +292,27 @@ impl Shard {
     }
 }
 
+/// The places of those that have not come when `time_out` has.
+async fn await_beginnings(
+    beginnings: Vec<Option<oneshot::Receiver<()>>>,
+    time_out: impl Future<Output = ()>,
+) -> Vec<usize> {
+    let mut time_out = pin!(time_out);
+    let mut is_over = false;
+    let mut late = Vec::new();
+    for (place, beginning) in beginnings.into_iter().enumerate() {
+        let Some(mut beginning) = beginning else { continue };
+        if !is_over {
+            is_over = matches!(select(&mut beginning, time_out.as_mut()).await, Either::Right(_));
+        }
+        // Nothing is sent: the other end is dropped.
+        if is_over && beginning.try_recv() == Ok(None) {
+            late.push(place);
+        }
+    }
+    late
+}
+
 /// The task of one move.
 struct Mover {
     shard: Rc<Shard>,
@@ -305,7 +362,7 @@ impl Mover {
                 }
             }
         }
-        self.under_way.ended.set(true);
+        self.under_way.note_end();
         let is_current = |moving: &Rc<Move>| Rc::ptr_eq(moving, &self.under_way);
         if !stays && self.replica.moving().as_ref().is_some_and(is_current) {
             self.replica.moving.take();
@@ -334,7 +391,7 @@ impl Mover {
             Ok(copy) => copy,
             Err(end) => return Ok(end),
         };
-        self.under_way.has_copy.set(true);
+        self.under_way.note_copy();
         // The sync of what was copied so far comes before the appends are held.
         let mut is_synced = false;
         loop {
@@ -647,132 +704,30 @@ impl Mover {
     }
 }
 
-/// Blocks: for a file thread.
-fn open_copy(
-    directories: &Directories,
-    to: usize,
-    key: PartitionKey,
-    topic_partition: TopicPartition,
-    config: Arc<LogConfig>,
-    log_start: Offset,
-    found: Option<StartEntry>,
-) -> Result<Copy, Failure> {
-    let home = &directories.list[to];
-    let (dir, recovery_point, clean) = match found {
-        Some(entry) => (entry.found.dir, entry.found.recovery_point, entry.clean),
-        None => {
-            let made = home.log_dir.create_future(&topic_partition, key.topic);
-            (made.map_err(Failure::Arrive)?, Offset::ZERO, true)
-        }
-    };
-    // What compaction has left out of the current replica is not saved before the copy is whole: a gap in it is taken
-    // for a loss, and the rest is copied again.
-    let is_new = clean && recovery_point == Offset::ZERO;
-    let options = OpenOptions {
-        dir: dir.clone(),
-        topic_partition,
-        config,
-        recovery_point,
-        // The first segment of a new copy begins there.
-        log_start: if is_new { log_start } else { Offset::ZERO },
-        cleaned: None,
-        gaps: Gaps::BelowRecoveryPoint,
-        clean,
-    };
-    let mut log = Box::new(Log::open(&home.context, options, clock::now())?);
-    if log.log_start() > log_start || log.log_end() < log_start {
-        log.restart_at(log_start, clock::now()).map_err(Failure::Copy)?;
-    }
-    Ok(Copy { log, dir })
-}
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+    use futures::future::{pending, ready};
 
-/// Brings the copy up to what was planned; with `sync` all of it is on the disk then. Blocks: for a file thread.
-fn copy_some(log: &mut Log<OsFiles>, planned: &Planned, sync: bool) -> Result<(), Failure> {
-    let now = clock::now();
-    if log.log_end() > planned.log_end {
-        log.truncate_to(planned.log_end, now).map_err(Failure::Copy)?;
-    }
-    if log.log_end() < planned.log_start {
-        // What lay between was deleted meanwhile.
-        log.restart_at(planned.log_start, now).map_err(Failure::Copy)?;
-    }
-    if let Some(range) = &planned.range {
-        let mut bytes = vec![0; range.length as usize];
-        let read = range.file.read_at(&mut bytes, range.position).map_err(|source| {
-            Failure::Source(LogError { what: "read", path: log.dir().to_path_buf(), source })
-        })?;
-        log.append_as_follower(&bytes[..read], now).map_err(Failure::Copy)?;
-    }
-    if planned.log_start > log.log_start() {
-        // It is not behind the end.
-        let _ = log.advance_log_start(planned.log_start);
-    }
-    if sync || log.unflushed_bytes() >= UNFLUSHED_BYTES_MAX {
-        log.request_checkpoint();
-    }
-    log.run_jobs(now).map_err(Failure::Copy)
-}
+    use super::*;
 
-/// Gives the whole copy the place of the current replica; returns what that is called now. Blocks: for a file
-/// thread.
-fn switch_directories(
-    directories: &Directories,
-    (from, to): (usize, usize),
-    name: &TopicPartition,
-    copy: &mut Copy,
-) -> Result<PathBuf, Failure> {
-    let (leave, arrive) = (&directories.list[from].log_dir, &directories.list[to].log_dir);
-    let whole = Moved { log_start: copy.log.log_start(), log_end: copy.log.log_end() };
-    arrive.note_moved(&copy.dir, whole).map_err(Failure::Arrive)?;
-    let left = match leave.rename_deleted(name) {
-        Ok(left) => left,
-        Err(error) => {
-            // Appends go on, and the copy is not whole any more.
-            arrive.forget_moved(&copy.dir).map_err(Failure::Arrive)?;
-            return Err(Failure::Leave(error));
-        }
-    };
-    match arrive.promote(&copy.dir, name) {
-        Ok(dir) => {
-            copy.log.relocate(dir.clone());
-            copy.dir = dir;
-            Ok(left)
-        }
-        Err(error) => {
-            leave.restore(&left, name).map_err(Failure::Leave)?;
-            arrive.forget_moved(&copy.dir).map_err(Failure::Arrive)?;
-            Err(Failure::Arrive(error))
-        }
+    #[test]
+    fn all_who_asked_for_a_move_hear_that_it_has_begun() {
+        let moves = [Move::to(1), Move::to(1)];
+        let first = vec![None, moves[0].beginning(), moves[1].beginning()];
+        let again = vec![moves[0].beginning()];
+        moves[0].note_copy();
+        moves[1].note_end();
+        assert!(await_beginnings(first, pending()).now_or_never().unwrap().is_empty());
+        assert!(await_beginnings(again, pending()).now_or_never().unwrap().is_empty());
+        assert!(moves[0].beginning().is_none());
     }
-}
 
-/// Finishes, before the partition is opened, what a crash interrupted; the entry to open. Blocks: for a file thread.
-pub(super) fn finish_interrupted(
-    directories: &Directories,
-    current: Option<StartEntry>,
-    future: StartEntry,
-) -> Result<StartEntry, DirError> {
-    let name = &future.found.topic_partition;
-    // What was done before the opening of the log was refused is not done again.
-    if let Some(current) = current.filter(|current| current.found.dir.exists()) {
-        let log_dir = &directories.list[current.directory].log_dir;
-        let left = log_dir.rename_deleted(name)?;
-        log_dir.remove_deleted(&left)?;
+    #[test]
+    fn a_move_that_does_not_begin_in_time_is_told_and_no_other() {
+        let moves = [Move::to(1), Move::to(1), Move::to(1)];
+        let beginnings = moves.iter().map(|under_way| under_way.beginning()).collect();
+        moves[1].note_copy();
+        assert_eq!(await_beginnings(beginnings, ready(())).now_or_never().unwrap(), [0, 2]);
     }
-    let log_dir = &directories.list[future.directory].log_dir;
-    let dir = match future.found.dir.exists() {
-        true => log_dir.promote(&future.found.dir, name)?,
-        false => log_dir.partition_dir(name),
-    };
-    tracing::info!(partition = %name, to = %dir.display(), "an interrupted move is finished");
-    let mut entry = future;
-    entry.found.dir = dir;
-    Ok(entry)
-}
-
-/// Puts a copy aside that belongs to no current replica. Blocks: for a file thread.
-pub(super) fn put_copy_aside(directories: &Directories, future: &StartEntry) -> Result<PathBuf, DirError> {
-    directories.list[future.directory]
-        .log_dir
-        .mark_future_stray(&future.found.dir, &future.found.topic_partition)
 }
