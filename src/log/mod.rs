@@ -66,7 +66,7 @@ pub use epochs::EpochStart;
 pub use error::{Fault, LogError, ReadError};
 pub use flush::{FlushJob, FlushOutcome};
 pub use jobs::{Job, Outcome};
-pub use offsets::{OffsetLookup, TimeJob, TimestampTarget};
+pub use offsets::{OffsetLookup, TimeJob, TimestampTarget, YoungestLeft};
 pub use preallocation::Preallocation;
 pub use prepare::{PrepareJob, PrepareOutcome};
 pub use producers::{Origin, ProducerDescription};
@@ -163,6 +163,7 @@ pub struct Log<F: Files> {
     layout: u64,
     /// What compaction has cleaned.
     cleaned: Option<Offset>,
+    youngest_left: Option<YoungestLeft>,
     /// A write, sync or rename failed: nothing more is written.
     offline: bool,
     /// The disk was full since it was last asked.

@@ -35,15 +35,29 @@ pub enum OffsetLookup<F: Files> {
     NeedsDisk(TimeJob<F>),
 }
 
+/// What is left of the segment that the log start lies in, as a search found it: its youngest record. The log keeps it,
+/// so that the next search looks at no more than what was appended since.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct YoungestLeft {
+    segment: Offset,
+    /// Of the log when it was looked at.
+    layout: u64,
+    generation: u64,
+    /// So many bytes of the segment were looked at.
+    bytes: u32,
+    found: Option<TimestampOffset>,
+}
+
 /// A search through segments, on a file thread.
 pub struct TimeJob<F: Files> {
     context: Arc<LogContext<F>>,
     dir: PathBuf,
     log_start: Offset,
     layout: u64,
+    generation: u64,
     search: Search<F>,
     /// The youngest record of the first segment may lie below the log start: then it is not what `search` finds.
-    deleted: Option<Deleted<F>>,
+    deleted: Option<Box<Deleted<F>>>,
 }
 
 /// Segments to look through, in order.
@@ -56,8 +70,9 @@ struct Search<F: Files> {
 
 /// Where the youngest record is when the first segment's is deleted.
 struct Deleted<F: Files> {
-    /// What is left of the segment.
+    /// What is left of the segment, or of it what is not known yet.
     first: TimePlace<F>,
+    known: Option<YoungestLeft>,
     /// The youngest record of the others.
     others: Search<F>,
 }
@@ -104,16 +119,47 @@ impl<F: Files> Log<F> {
         if places.is_empty() {
             return OffsetLookup::Ready(None);
         }
-        OffsetLookup::NeedsDisk(TimeJob {
+        let search = Search { wanted, places };
+        let deleted = match target {
+            TimestampTarget::Max => self.unless_deleted(first, wanted),
+            TimestampTarget::FirstAtOrAfter(_) => None,
+        };
+        match deleted {
+            Some(Deleted { first, known: Some(known), others }) if known.bytes == first.size => {
+                let is_youngest = known.found.is_some_and(|found| found.timestamp >= others.wanted);
+                if is_youngest || others.places.is_empty() {
+                    return OffsetLookup::Ready(known.found);
+                }
+                OffsetLookup::NeedsDisk(self.time_job(others, None))
+            }
+            deleted => OffsetLookup::NeedsDisk(self.time_job(search, deleted.map(Box::new))),
+        }
+    }
+
+    fn time_job(&self, search: Search<F>, deleted: Option<Box<Deleted<F>>>) -> TimeJob<F> {
+        TimeJob {
             context: Arc::clone(&self.context),
             dir: self.dir.clone(),
             log_start: self.log_start,
             layout: self.layout,
-            deleted: match target {
-                TimestampTarget::Max => self.unless_deleted(first, wanted),
-                TimestampTarget::FirstAtOrAfter(_) => None,
-            },
-            search: Search { wanted, places },
+            generation: self.generation,
+            search,
+            deleted,
+        }
+    }
+
+    /// *Shard.* Keeps what a search has found out for the next one.
+    pub fn learn(&mut self, youngest: YoungestLeft) {
+        self.youngest_left = Some(youngest);
+    }
+
+    /// What is known of a segment and still true.
+    fn youngest_left(&self, segment: &Segment<F>) -> Option<YoungestLeft> {
+        self.youngest_left.filter(|known| {
+            known.segment == segment.base
+                && (known.layout, known.generation) == (self.layout, self.generation)
+                && known.bytes <= segment.size
+                && known.found.is_none_or(|found| found.offset >= self.log_start)
         })
     }
 
@@ -128,8 +174,14 @@ impl<F: Files> Log<F> {
         let wanted = others.clone().map(of).max().unwrap_or(Timestamp::NONE);
         let holders = others.filter(|segment| wanted.0 >= 0 && of(segment) >= wanted);
         let places = holders.map(|segment| TimePlace::of(segment, time_floor(segment, TimestampTarget::Max)));
+        let known = self.youngest_left(segment);
+        let floor = match known {
+            Some(known) => TimeFloor::Position(known.bytes),
+            None => offset_floor(segment, self.log_start),
+        };
         Some(Deleted {
-            first: TimePlace::of(segment, offset_floor(segment, self.log_start)),
+            first: TimePlace::of(segment, floor),
+            known,
             others: Search { wanted, places: places.collect() },
         })
     }
@@ -184,15 +236,37 @@ impl<F: Files> TimeJob<F> {
 
     /// *File thread.* `None`: no such record.
     pub fn run(self) -> Result<Option<TimestampOffset>, LogError> {
-        if let Some(found) = self.search(&self.search)? {
+        self.look().0
+    }
+
+    /// *File thread.* [`TimeJob::run`], and what [`Log::learn`] may keep of it.
+    pub fn look(self) -> (Result<Option<TimestampOffset>, LogError>, Option<YoungestLeft>) {
+        let mut learnt = None;
+        let found = self.find(&mut learnt);
+        (found, learnt)
+    }
+
+    fn find(&self, learnt: &mut Option<YoungestLeft>) -> Result<Option<TimestampOffset>, LogError> {
+        let is_known = self.deleted.as_ref().is_some_and(|deleted| deleted.known.is_some());
+        if !is_known && let Some(found) = self.search(&self.search)? {
             return Ok(Some(found));
         }
-        let Some(Deleted { first, others }) = &self.deleted else { return Ok(None) };
-        match self.youngest_left(first) {
-            Ok(Some(youngest)) if youngest.timestamp >= others.wanted => Ok(Some(youngest)),
-            Ok(_) => self.search(others),
-            Err(error) if error.source.kind() == io::ErrorKind::NotFound => self.search(others),
-            Err(error) => Err(error),
+        let Some(Deleted { first, known, others }) = self.deleted.as_deref() else { return Ok(None) };
+        let youngest = match self.youngest_left(first, known.and_then(|known| known.found)) {
+            Ok(youngest) => youngest,
+            Err(error) if error.source.kind() == io::ErrorKind::NotFound => return self.search(others),
+            Err(error) => return Err(error),
+        };
+        *learnt = Some(YoungestLeft {
+            segment: first.segment,
+            layout: self.layout,
+            generation: self.generation,
+            bytes: first.size,
+            found: youngest,
+        });
+        match youngest {
+            Some(youngest) if youngest.timestamp >= others.wanted => Ok(Some(youngest)),
+            _ => self.search(others),
         }
     }
 
@@ -230,12 +304,16 @@ impl<F: Files> TimeJob<F> {
 
     /// The youngest record of a segment that is not below the log start: a batch's head tells its youngest, only the
     /// one that the log start lies in has to be looked into.
-    fn youngest_left(&self, place: &TimePlace<F>) -> Result<Option<TimestampOffset>, LogError> {
+    /// `youngest`: that of what lies before the place.
+    fn youngest_left(
+        &self,
+        place: &TimePlace<F>,
+        mut youngest: Option<TimestampOffset>,
+    ) -> Result<Option<TimestampOffset>, LogError> {
         let path = names::file(&self.dir, place.segment, FileKind::Log);
         let file = self.file(place)?;
         let from = self.position(&**file, place)?;
         let mut scan = Scan::heads(&**file, from, place.size, Offset(i64::MIN));
-        let mut youngest: Option<TimestampOffset> = None;
         let mut batch: Option<Found> = None;
         while let Step::Batch(found) = scan.next().context("scan", &path)? {
             let reached = batch.map(|batch| batch.head.max_timestamp());
@@ -245,7 +323,8 @@ impl<F: Files> TimeJob<F> {
             }
             if found.head.base_offset() < self.log_start {
                 let entry = scan.entry(&found).context("read", &path)?;
-                youngest = self.youngest_in(&found.head, entry).filter(|found| found.timestamp.0 >= 0);
+                let of_batch = self.youngest_in(&found.head, entry).filter(|found| found.timestamp.0 >= 0);
+                youngest = of_batch.or(youngest);
             } else {
                 batch = Some(found);
             }

@@ -153,6 +153,7 @@ impl<F: Files> Log<F> {
             layout: 0,
             // What is appended after a loss is not clean.
             cleaned: cleaned.filter(|cleaned| *cleaned <= end),
+            youngest_left: None,
             offline: false,
             met_full_disk: false,
             // A process that was killed may have created the last file without a sync of the directory since.

@@ -628,6 +628,38 @@ fn the_youngest_record_is_one_that_is_left() {
 }
 
 #[test]
+fn the_youngest_record_that_is_left_is_looked_for_once() {
+    let mut log = Bench::new(config(1 << 20)).open(Offset::ZERO, false);
+    append(&mut log, vec![batch(3, 500), batch(3, 300), batch(3, 100)]);
+    log.advance_log_start(Offset(4)).unwrap();
+    let look = |log: &mut Log<MemFiles>| match log.offset_for(TimestampTarget::Max) {
+        OffsetLookup::Ready(found) => (found.map(|found| (found.timestamp.0, found.offset.0)), false),
+        OffsetLookup::NeedsDisk(job) => {
+            let (found, learnt) = job.look();
+            learnt.into_iter().for_each(|youngest| log.learn(youngest));
+            (found.unwrap().map(|found| (found.timestamp.0, found.offset.0)), true)
+        }
+    };
+    assert_eq!(look(&mut log), (Some((302, 5)), true));
+    assert_eq!(look(&mut log), (Some((302, 5)), false));
+    log.advance_log_start(Offset(5)).unwrap();
+    assert_eq!(look(&mut log), (Some((302, 5)), false), "it is still there");
+    // What comes behind it is looked at by itself.
+    append(&mut log, vec![batch(3, 200)]);
+    assert_eq!(look(&mut log), (Some((302, 5)), true));
+    assert_eq!(look(&mut log), (Some((302, 5)), false));
+    append(&mut log, vec![batch(3, 400)]);
+    assert_eq!(look(&mut log), (Some((402, 14)), true));
+    assert_eq!(look(&mut log), (Some((402, 14)), false));
+    log.truncate_to(Offset(12), at(0)).unwrap();
+    assert_eq!(look(&mut log), (Some((302, 5)), true), "it was truncated");
+    log.advance_log_start(Offset(6)).unwrap();
+    assert_eq!(look(&mut log), (Some((202, 11)), true), "it was deleted");
+    log.advance_log_start(Offset(12)).unwrap();
+    assert_eq!(look(&mut log).0, None);
+}
+
+#[test]
 fn a_gap_above_the_saved_recovery_point_is_a_loss_also_in_a_compacted_log() {
     let compacted = CleanupPolicy { compact: true, delete: false };
     let config = LogConfig { segment_bytes: 1000, cleanup_policy: compacted, ..LogConfig::default() };

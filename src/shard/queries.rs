@@ -60,9 +60,14 @@ impl Shard {
     ) -> Result<OffsetAnswer, ErrorCode> {
         for _ in 0..LOOKS_MAX {
             let layout = job.layout();
-            let found = self.settings.directories.threads.run("offset by time", move || job.run()).await;
+            let threads = &self.settings.directories.threads;
+            let (found, learnt) = threads.run("offset by time", move || job.look()).await;
             let replica = self.replica(query.key).ok_or(ErrorCode::UnknownTopicOrPartition)?;
-            if replica.with(|partition| partition.log().is_current(layout))? {
+            let is_current = replica.with(|partition| {
+                learnt.into_iter().for_each(|youngest| partition.log_mut().learn(youngest));
+                partition.log().is_current(layout)
+            })?;
+            if is_current {
                 return match found {
                     Ok(found) => Ok(OffsetAnswer { found: found.filter(|found| found.offset < bound) }),
                     Err(error) => {

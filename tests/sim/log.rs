@@ -375,7 +375,11 @@ impl World {
     fn offset_for(&mut self, target: TimestampTarget) -> Result<Option<(i64, i64)>, String> {
         let found = match self.log().offset_for(target) {
             OffsetLookup::Ready(found) => found,
-            OffsetLookup::NeedsDisk(job) => job.run().map_err(text)?,
+            OffsetLookup::NeedsDisk(job) => {
+                let (found, learnt) = job.look();
+                learnt.into_iter().for_each(|youngest| self.log().learn(youngest));
+                found.map_err(text)?
+            }
         };
         Ok(found.map(|found| (found.offset.0, found.timestamp.0)))
     }
