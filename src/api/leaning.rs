@@ -2,7 +2,9 @@
 //! crosses shards, and one shard sleeps and wakes for it where two did. Pure; the connection carries the move out.
 //!
 //! A connection asks to move when three quarters of its last bytes went to one other shard. That one has the say
-//! ([`crate::shard`]'s intake): it takes what it has time for. The amount that must have gone doubles with each move.
+//! ([`crate::shard`]'s intake): it takes what it has time for. One that lives with its partitions and is not most of what
+//! its shard does asks whether it had better leave: a shard that has been too busy for a while lets one go after the
+//! other, each to the least busy shard. The amount that must have gone doubles with each move.
 
 use std::time::Duration;
 
@@ -15,6 +17,9 @@ const WINDOW_BYTES: u64 = 4 << 20;
 const DOUBLINGS_MAX: u32 = 16;
 /// How long a connection and its shard are watched before it asks, at least.
 const LOOK_MIN: Duration = Duration::from_secs(1);
+/// One that costs more of a core stays with its partitions: elsewhere it would find no core that is free enough, and
+/// here it is what makes the shard busy.
+const LEAVING_PERCENT_MAX: u32 = 50;
 
 /// What the connection's shard has done since its start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,12 +29,21 @@ pub struct ShardWork {
     pub at: Monotonic,
 }
 
-/// What to ask of the shard that a connection leans to.
+/// What to ask for a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MoveQuestion {
-    pub owner: ShardId,
+    pub to: Destination,
     /// What the connection costs, in percent of a core, at most.
     pub cost_percent: u32,
+}
+
+/// Where a connection had better live.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Destination {
+    /// With its partitions.
+    Owner(ShardId),
+    /// Anywhere, if its own shard, where its partitions are, is too busy.
+    Elsewhere,
 }
 
 /// What is known of one connection.
@@ -104,7 +118,7 @@ impl Leaning {
         let leans = self.candidate_bytes * 4 >= self.bytes * 3;
         (self.candidate_bytes, self.bytes) = (0, 0);
         let owner = self.candidate;
-        if owner == self.here || self.stays || !leans {
+        if self.stays || !leans {
             self.look = None;
             return None;
         }
@@ -121,7 +135,9 @@ impl Leaning {
         let of_all = u128::from(work.bytes_in.saturating_sub(look.since.bytes_in).max(look.bytes).max(1));
         let share = busy.as_nanos() * 100 * u128::from(look.bytes) / of_all;
         let cost_percent = share.div_ceil(elapsed.as_nanos()).min(100) as u32;
-        Some(MoveQuestion { owner, cost_percent })
+        let to = if owner == self.here { Destination::Elsewhere } else { Destination::Owner(owner) };
+        let asks = to != Destination::Elsewhere || cost_percent <= LEAVING_PERCENT_MAX;
+        asks.then_some(MoveQuestion { to, cost_percent })
     }
 
     /// The shard that was asked takes it.
@@ -170,17 +186,31 @@ mod tests {
         assert_eq!(window(&mut leaning, THERE, work(0, 0, 0)), None);
         assert_eq!(window(&mut leaning, THERE, work(999, 10, 1)), None, "before a second is over");
         let question = window(&mut leaning, THERE, work(1000, 400, 4));
-        assert_eq!(question, Some(MoveQuestion { owner: THERE, cost_percent: 20 }), "half of 40%");
+        let expected = MoveQuestion { to: Destination::Owner(THERE), cost_percent: 20 };
+        assert_eq!(question, Some(expected), "half of 40%");
         assert_eq!(leaning.moves_to(), None);
         leaning.granted(THERE);
         assert_eq!(leaning.moves_to(), Some(THERE));
     }
 
     #[test]
-    fn it_stays_where_its_partitions_are_or_where_they_are_not_in_one_place() {
+    fn one_that_lives_with_its_partitions_asks_to_leave_unless_it_is_most_of_what_its_shard_does() {
+        let mut leaning = Leaning::new(HERE, 1);
+        for (at_ms, busy_ms, windows, expected) in [(0, 0, 0, None), (1000, 960, 8, Some(24))] {
+            leaning.note(HERE, WINDOW_BYTES);
+            let question = window(&mut leaning, HERE, work(at_ms, busy_ms, windows));
+            let expected =
+                expected.map(|cost_percent| MoveQuestion { to: Destination::Elsewhere, cost_percent });
+            assert_eq!(question, expected, "2 of 8 windows of 96%");
+        }
         let mut leaning = Leaning::new(HERE, 0);
         assert_eq!(window(&mut leaning, HERE, work(0, 0, 0)), None);
-        assert_eq!(window(&mut leaning, HERE, work(2000, 0, 1)), None);
+        assert_eq!(window(&mut leaning, HERE, work(1000, 960, 1)), None, "it does all of it");
+    }
+
+    #[test]
+    fn it_stays_where_its_partitions_are_not_in_one_place() {
+        let mut leaning = Leaning::new(HERE, 0);
         for second in 0..10 {
             for _ in 0..100 {
                 leaning.note(HERE, WINDOW_BYTES / 100);
@@ -203,7 +233,7 @@ mod tests {
             if leaning.is_due()
                 && leaning
                     .question(work(second * 1000, 0, second))
-                    .is_some_and(|question| question.owner == THERE)
+                    .is_some_and(|question| question.to == Destination::Owner(THERE))
             {
                 return;
             }

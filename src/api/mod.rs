@@ -53,7 +53,7 @@ pub use answer_room::ANSWER_BYTES_MAX;
 pub use client::{Client, FetchSessions};
 pub use fetch::memory_of as fetch_memory_of;
 pub use fetch_session::{SessionCache, SessionFigures};
-pub use leaning::{Leaning, MoveQuestion, ShardWork};
+pub use leaning::{Destination, Leaning, MoveQuestion, ShardWork};
 
 use crate::io::os::OsFiles;
 use crate::log::FileRange;

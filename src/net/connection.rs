@@ -23,7 +23,7 @@ use super::registry::{Connections, Ends, Registered};
 use super::request_log::{self, Line};
 use super::send::{self, Held, SendError};
 use super::watch::Phase;
-use crate::api::{self, Client, MoveQuestion, Outcome, Piece, ShardWork};
+use crate::api::{self, Client, Destination, MoveQuestion, Outcome, Piece, ShardWork};
 use crate::base::ShardId;
 use crate::base::clock::{self, Monotonic};
 use crate::io::chunk::ReceiveBuffer;
@@ -154,6 +154,7 @@ pub(super) fn start(shard: &Rc<Shard>, connections: &Rc<Connections>, accepted: 
             return;
         }
     };
+                connections.count_closed(Closed::Lost);
     let listener = connections.listener(&accepted.listener);
     if accepted.moved.is_none() {
         listener.created.increment();
@@ -247,12 +248,23 @@ impl Connection {
             at: clock::monotonic(),
         };
         let question = leaning.question(work).filter(|_| self.shard.config().connection_moves);
-        let Some(MoveQuestion { owner, cost_percent }) = question else { return };
+        let Some(MoveQuestion { to, cost_percent }) = question else { return };
+        if to == Destination::Elsewhere && !self.shard.lets_go() {
+            return;
+        }
         let client = self.client.clone();
         spawn(Queue::Serve, "question for a move", async move {
-            let reply = client.shard.ask(owner, shard::messages::Request::TakeOver(cost_percent)).await;
+            let taker = match to {
+                Destination::Owner(owner) => Some(owner),
+                Destination::Elsewhere => client.shard.least_busy().await,
+            };
+            let Some(taker) = taker else { return };
+            let reply = client.shard.ask(taker, shard::messages::Request::TakeOver(cost_percent)).await;
             if let Reply::TakeOver(true) = reply {
-                client.leaning.borrow_mut().granted(owner);
+                client.leaning.borrow_mut().granted(taker);
+                if to == Destination::Elsewhere {
+                    client.shard.has_let_go();
+                }
             }
         })
         .detach();

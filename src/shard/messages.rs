@@ -52,6 +52,8 @@ pub enum Request {
     /// Closes every log; nothing is served after it.
     Stop,
 }
+    /// How busy the shard is, in percent of a core, with what it has promised to take over.
+    BusyShare,
 
 /// The answers, each under its request's name.
 pub enum Reply {
@@ -76,6 +78,8 @@ pub enum Reply {
     Done,
 }
 
+    /// `None`: not measured yet.
+    BusyShare(Option<u32>),
 pub struct AppendRequest {
     pub parts: Vec<AppendPart>,
     pub acks: Acks,

@@ -179,6 +179,7 @@ pub struct Shard {
     /// The first replica came into `unflushed`.
     sweep_wanted: Notify,
     intake: RefCell<intake::Intake>,
+    outlet: RefCell<intake::Outlet>,
     pub counters: Counters,
     pub requests: RequestFigures,
     /// How long flushes took.
@@ -217,6 +218,7 @@ impl Shard {
             unflushed: RefCell::default(),
             sweep_wanted: Notify::new(),
             intake: RefCell::default(),
+            outlet: RefCell::default(),
             counters: Counters::new(),
             requests: RequestFigures::new(),
             flushes: Histogram::default(),
@@ -278,6 +280,27 @@ impl Shard {
         self.stopping.get()
     }
 
+    /// Whether this shard has been so busy that the connection that asks had better leave it.
+    pub fn lets_go(&self) -> bool {
+        self.outlet.borrow_mut().lets_go(work().busy, crate::base::clock::monotonic())
+    }
+
+    /// That connection leaves.
+    pub fn has_let_go(&self) {
+        self.outlet.borrow_mut().has_let_go();
+    }
+
+    /// The least busy of the other shards, as far as they know how busy they are.
+    pub async fn least_busy(self: &Rc<Self>) -> Option<ShardId> {
+        let shares = self.ask_all(|| Request::BusyShare).await;
+        let shares = (0..).map(ShardId).zip(shares).filter(|(shard, _)| *shard != self.id);
+        let known = shares.filter_map(|(shard, reply)| match reply {
+            Reply::BusyShare(share) => Some((share?, shard)),
+            _ => crate::base::fatal("a question between shards got another one's answer"),
+        });
+        known.min_by_key(|(share, _)| *share).map(|(_, shard)| shard)
+    }
+
     /// Shard 0's services; set once by the server before anything is published.
     pub fn set_control(&self, control: Rc<dyn Control>) {
         assert!(self.control.set(control).is_ok(), "the control services are wired once");
@@ -337,6 +360,11 @@ impl Shard {
                     crate::base::clock::monotonic(),
                 );
                 self.mesh.push_reply(reply_to, Reply::TakeOver(takes));
+            }
+            Request::BusyShare => {
+                let now = crate::base::clock::monotonic();
+                let share = self.intake.borrow_mut().busy_percent(work().busy, now);
+                self.mesh.push_reply(reply_to, Reply::BusyShare(share));
             }
             Request::Offsets(queries) => self.find_offsets(reply_to, queries),
             Request::EpochEnds(queries) => {
