@@ -27,12 +27,38 @@ impl<'a> AnswerRoom<'a> {
         self.is_cut
     }
 
+    /// What may be made of it without waiting.
+    pub(super) fn left(&self) -> usize {
+        let max = if self.client.is_beyond() {
+            ANSWER_BYTES_MAX
+        } else {
+            self.client.shard.serve_memory().small_max()
+        };
+        if self.is_cut { 0 } else { max.saturating_sub(self.bytes) }
+    }
+
+    /// Waits for the place of a long answer, for more than is left. False when there is no more.
+    pub(super) async fn widen(&mut self) -> bool {
+        if self.client.is_beyond() {
+            self.cut();
+        } else if !self.is_cut {
+            self.client.go_beyond().await;
+        }
+        !self.is_cut
+    }
+
+    fn cut(&mut self) {
+        if !self.is_cut {
+            self.is_cut = true;
+            self.client.shard.counters.answers_cut.increment();
+        }
+    }
+
     /// Makes room for `bytes` more of the answer. False when it would be too long, and from then on. The first part of
     /// an answer is never too long.
     pub(super) async fn add(&mut self, bytes: usize) -> bool {
-        if !self.is_cut && self.bytes > 0 && self.bytes + bytes > ANSWER_BYTES_MAX {
-            self.is_cut = true;
-            self.client.shard.counters.answers_cut.increment();
+        if self.bytes > 0 && self.bytes + bytes > ANSWER_BYTES_MAX {
+            self.cut();
         }
         if self.is_cut {
             return false;

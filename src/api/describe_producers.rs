@@ -14,7 +14,7 @@ use super::shares::{Place, Shares, find};
 use crate::log::ProducerDescription;
 use crate::metadata::{Image, check_topic_name};
 use crate::shard::PartitionKey;
-use crate::shard::messages::{Reply, Request};
+use crate::shard::messages::{Described, Reply, Request};
 use crate::wire::ErrorCode;
 
 /// What a producer takes in an answer, decoded and encoded, about.
@@ -41,7 +41,7 @@ pub async fn handle(client: &Client, request: DescribeProducersRequest) -> Descr
                     let place = Place { topic: response.topics.len(), partition: partitions.len() };
                     let named = places.entry(found.key).or_default();
                     if named.is_empty() {
-                        shares.add(found.owner, found.key, found.key);
+                        shares.add(found.owner, (), found.key);
                     }
                     named.push(place);
                 }
@@ -52,27 +52,44 @@ pub async fn handle(client: &Client, request: DescribeProducersRequest) -> Descr
         let topic = TopicResponse::default().with_name(topic.name);
         response.topics.push(topic.with_partitions(partitions));
     }
-    let answers = shares.ask(&client.shard, Request::Producers, |reply| match reply {
-        Reply::Producers(producers) => Some(producers),
-        _ => None,
-    });
     let mut room = AnswerRoom::new(client);
-    for (key, producers) in answers.await {
-        for Place { topic, partition } in places.remove(&key).unwrap_or_default() {
-            let answer = &mut response.topics[topic].partitions[partition];
-            match &producers {
-                Ok(producers) if room.add(producers.len() * PRODUCER_BYTES).await => {
-                    answer.active_producers = producers.iter().map(state).collect();
+    // One owner after the other: nobody makes more than there is room for.
+    for share in shares.into_vec() {
+        let mut rest = share.parts;
+        while !rest.is_empty() {
+            let producers_max = room.left() / PRODUCER_BYTES;
+            let request = Request::Producers { keys: rest.clone(), producers_max };
+            let Reply::Producers(mut known) = client.shard.ask(share.owner, request).await else {
+                crate::base::fatal("a request between shards got another one's answer");
+            };
+            if known.is_empty() {
+                if room.widen().await {
+                    continue;
                 }
-                Ok(_) => {
-                    answer.error_code = ErrorCode::InvalidRequest.code();
-                    answer.error_message = Some(StrBytes::from_static_str(super::TOO_LONG));
+                known = rest.iter().map(|_| Ok(None)).collect();
+            }
+            for (key, producers) in rest.drain(..known.len()).zip(known) {
+                for Place { topic, partition } in places.remove(&key).unwrap_or_default() {
+                    tell(&mut response.topics[topic].partitions[partition], &producers, &mut room).await;
                 }
-                Err(code) => answer.error_code = code.code(),
             }
         }
     }
     response
+}
+
+/// `None`: there was no room for them.
+async fn tell(answer: &mut PartitionResponse, producers: &Described, room: &mut AnswerRoom<'_>) {
+    match producers {
+        Ok(Some(producers)) if room.add(producers.len() * PRODUCER_BYTES).await => {
+            answer.active_producers = producers.iter().map(state).collect();
+        }
+        Ok(_) => {
+            answer.error_code = ErrorCode::InvalidRequest.code();
+            answer.error_message = Some(StrBytes::from_static_str(super::TOO_LONG));
+        }
+        Err(code) => answer.error_code = code.code(),
+    }
 }
 
 /// What Kafka says in words is wrong with a topic; of a partition it gives the code alone.

@@ -286,6 +286,11 @@ impl<F: Files> Log<F> {
         self.producers.first_unstable().map(|first| first.max(self.log_start))
     }
 
+    /// How many producers it knows of.
+    pub fn producer_count(&self) -> usize {
+        self.producers.len()
+    }
+
     /// DescribeProducers.
     pub fn producers(&self) -> impl Iterator<Item = ProducerDescription> {
         self.producers.descriptions()

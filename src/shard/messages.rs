@@ -29,7 +29,12 @@ pub enum Request {
     DeleteRecords(Vec<(PartitionKey, Offset)>),
     /// Moves to other log directories, by their numbers; answered when they have begun.
     AlterDirectories(Vec<(PartitionKey, usize)>),
-    Producers(Vec<PartitionKey>),
+    /// Of the first of the partitions, as many as have no more than `producers_max` together; at least the first, if that
+    /// has no more.
+    Producers {
+        keys: Vec<PartitionKey>,
+        producers_max: usize,
+    },
     /// Whether transactional batches begin their transaction in their partition.
     Verify(Vec<VerifyQuery>),
     LogSizes,
@@ -47,13 +52,13 @@ pub enum Request {
     Clean(CleanRequest),
     /// Whether the shard takes a connection over that costs so much of a core, in percent.
     TakeOver(u32),
+    /// How busy the shard is, in percent of a core, with what it has promised to take over.
+    BusyShare,
     /// To shard 0: the controller and the coordinators.
     Control(ControlRequest),
     /// Closes every log; nothing is served after it.
     Stop,
 }
-    /// How busy the shard is, in percent of a core, with what it has promised to take over.
-    BusyShare,
 
 /// The answers, each under its request's name.
 pub enum Reply {
@@ -63,7 +68,7 @@ pub enum Reply {
     EpochEnds(Vec<Result<EpochEnd, ErrorCode>>),
     DeleteRecords(Vec<Result<Offset, ErrorCode>>),
     AlterDirectories(Vec<Result<(), ErrorCode>>),
-    Producers(Vec<Result<Vec<ProducerDescription>, ErrorCode>>),
+    Producers(Vec<Described>),
     /// No guard where the transaction is under way.
     Verify(Vec<Result<Option<Guard>, ErrorCode>>),
     LogSizes(Vec<LogSize>),
@@ -73,13 +78,16 @@ pub enum Reply {
     Cleaned(CleanEnd),
     LostReplicas(Vec<PartitionKey>),
     TakeOver(bool),
+    /// `None`: not measured yet.
+    BusyShare(Option<u32>),
     Control(ControlReply),
     /// For requests that have nothing to tell.
     Done,
 }
 
-    /// `None`: not measured yet.
-    BusyShare(Option<u32>),
+/// The producers of a partition; `None` where there was no room for them.
+pub type Described = Result<Option<Vec<ProducerDescription>>, ErrorCode>;
+
 pub struct AppendRequest {
     pub parts: Vec<AppendPart>,
     pub acks: Acks,

@@ -376,8 +376,8 @@ impl Shard {
                 self.mesh.push_reply(reply_to, Reply::DeleteRecords(starts));
             }
             Request::AlterDirectories(targets) => self.alter_directories(reply_to, targets),
-            Request::Producers(keys) => {
-                let producers = keys.iter().map(|&key| self.producers(key)).collect();
+            Request::Producers { keys, producers_max } => {
+                let producers = self.producers(&keys, producers_max);
                 self.mesh.push_reply(reply_to, Reply::Producers(producers));
             }
             Request::Verify(queries) => {

@@ -4,15 +4,15 @@ use std::rc::Rc;
 
 use super::Shard;
 use super::mesh::ReplyTo;
-use super::messages::{EpochQuery, LogSize, OffsetAnswer, OffsetQuery, OffsetTarget, Reply, VerifyQuery};
+use super::messages::{
+    Described, EpochQuery, LogSize, OffsetAnswer, OffsetQuery, OffsetTarget, Reply, VerifyQuery,
+};
 use super::placement::PartitionKey;
 use crate::base::Offset;
 use crate::base::clock::{self, Timestamp};
 use crate::io::os::OsFiles;
 use crate::io::runtime::{Queue, spawn};
-use crate::log::{
-    Guard, OffsetLookup, ProducerDescription, ReadError, TimeJob, TimestampOffset, TimestampTarget,
-};
+use crate::log::{Guard, OffsetLookup, ReadError, TimeJob, TimestampOffset, TimestampTarget};
 use crate::partition::EpochEnd;
 use crate::wire::ErrorCode;
 
@@ -131,9 +131,24 @@ impl Shard {
         Ok(start)
     }
 
-    pub(super) fn producers(&self, key: PartitionKey) -> Result<Vec<ProducerDescription>, ErrorCode> {
-        let replica = self.replica(key).ok_or(ErrorCode::UnknownTopicOrPartition)?;
-        replica.with(|partition| partition.log().producers().collect())
+    /// The producers of the first of `keys`, up to one that would make them more than `producers_max`.
+    pub(super) fn producers(&self, keys: &[PartitionKey], producers_max: usize) -> Vec<Described> {
+        let mut left = producers_max;
+        let described = keys.iter().map_while(|&key| {
+            let Some(replica) = self.replica(key) else {
+                return Some(Err(ErrorCode::UnknownTopicOrPartition));
+            };
+            let described = replica.with(|partition| {
+                let log = partition.log();
+                left = left.checked_sub(log.producer_count())?;
+                Some(log.producers().collect())
+            });
+            match described {
+                Ok(described) => Some(Ok(Some(described?))),
+                Err(code) => Some(Err(code)),
+            }
+        });
+        described.collect()
     }
 
     pub(super) fn verify(&self, query: &VerifyQuery) -> Result<Option<Guard>, ErrorCode> {

@@ -384,6 +384,34 @@ fn producers_are_described_with_their_last_batch() {
 }
 
 #[test]
+fn more_producers_than_a_short_answer_holds_are_described_too() {
+    // Of short answers there is room for 128 producers in this.
+    let broker = Broker::with(2, &[("kuring.memory.serve.bytes", "1048576")]);
+    Client::of(&broker).create_topic("busy", 4, &[KEPT]);
+    let mut raw = Raw::connect(&broker);
+    let first = raw.producer_id();
+    let expected = [100, 0, 300, 20];
+    let mut id = first;
+    for (partition, count) in (0..).zip(expected) {
+        for _ in 0..count {
+            let batch = Batch::now(&["x"]).with_producer(id, 0, 0).encode();
+            assert_eq!(raw.produce("busy", partition, -1, batch).error_code, 0);
+            id += 1;
+        }
+    }
+    for _ in 0..2 {
+        let topic = TopicRequest::default().with_name(name("busy")).with_partition_indexes(vec![0, 1, 2, 3]);
+        let response = raw.call(0, &DescribeProducersRequest::default().with_topics(vec![topic]));
+        let found: Vec<(i16, usize)> = response.topics[0]
+            .partitions
+            .iter()
+            .map(|partition| (partition.error_code, partition.active_producers.len()))
+            .collect();
+        assert_eq!(found, expected.map(|count| (0, count)));
+    }
+}
+
+#[test]
 fn log_directories_are_described_with_the_sizes_of_all_shards_logs() {
     for shards in shard_counts([1, 3]) {
         let broker = Broker::with(shards, &[]);
