@@ -11,6 +11,7 @@ use std::os::fd::OwnedFd;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::{Either, select};
@@ -39,6 +40,9 @@ use crate::wire::{self, ApiKey, ErrorCode};
 
 /// Longer frames are slices of a receive chunk; up to here [`ReceiveBuffer::take`] has copied them.
 const KEPT_FRAME_BYTES_MAX: usize = api::UNCHARGED_BYTES_MAX;
+
+/// How often a connection of which no more is received looks whether its peer is still there.
+const HANG_UP_POLL: Duration = Duration::from_secs(1);
 
 /// Bytes of answers that gather before they are sent though more could join them.
 const ANSWER_BYTES_MAX: usize = 256 << 10;
@@ -150,11 +154,11 @@ pub(super) fn start(shard: &Rc<Shard>, connections: &Rc<Connections>, accepted: 
             tracing::debug!(peer = %accepted.peer, "a connection was gone before it was served: {error}");
             if accepted.moved.is_some() {
                 connections.listener(&accepted.listener).ended.increment();
+                connections.count_closed(Closed::Lost);
             }
             return;
         }
     };
-                connections.count_closed(Closed::Lost);
     let listener = connections.listener(&accepted.listener);
     if accepted.moved.is_none() {
         listener.created.increment();
@@ -542,9 +546,18 @@ impl Connection {
             self.is_fresh = false;
         }
         let state = self.buffer.state();
-        match select(what, pin!(std::future::poll_fn(|context| state.poll_closed(context)))).await {
-            Either::Left((done, _)) => Ok(done),
-            Either::Right(((), _)) => Err(End::Peer),
+        loop {
+            let closed = pin!(std::future::poll_fn(|context| state.poll_closed(context)));
+            let pause = pin!(self.shard.sleep_in_background(HANG_UP_POLL));
+            match select(what.as_mut(), select(closed, pause)).await {
+                Either::Left((done, _)) => return Ok(done),
+                Either::Right((Either::Left(_), _)) => return Err(End::Peer),
+                // Nothing more is received, so its end does not show otherwise.
+                Either::Right((Either::Right(_), _)) if with_peer && self.reader.has_hung_up() => {
+                    return Err(End::Peer);
+                }
+                Either::Right(_) => {}
+            }
         }
     }
 

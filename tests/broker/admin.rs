@@ -34,6 +34,11 @@ pub fn limit_hits(broker: &Broker, limit: &str) -> f64 {
     Scrape::of(broker.admin()).sum("kuring_limit_hits_total", &[("limit", limit)])
 }
 
+/// The sum of all series of a metric.
+pub fn metric(broker: &Broker, name: &str) -> u64 {
+    Scrape::of(broker.admin()).sum(name, &[]) as u64
+}
+
 /// Series with their labels as written, as `prometheus_parse` reads them.
 struct Scrape(prometheus_parse::Scrape);
 

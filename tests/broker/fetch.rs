@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use kafka_protocol::messages::FetchRequest;
 use kafka_protocol::messages::fetch_response::FetchResponse;
 
+use crate::admin::metric;
 use crate::harness::batch::{Batch, Codec, read_all};
 use crate::harness::client::{Client, Send};
 use crate::harness::raw::{FETCH, Raw, fetch};
@@ -333,4 +334,27 @@ fn a_topic_created_again_is_another_topic() {
     assert!([UNKNOWN_TOPIC_ID, INCONSISTENT_TOPIC_ID].contains(&code), "{code}");
     assert_eq!(raw.list_offset(7, "again", -1).offset, 0);
     assert_eq!(raw.produce("again", 0, -1, Batch::now(&["new"]).encode()).base_offset, 0);
+}
+
+#[test]
+fn a_peer_that_leaves_behind_a_parked_fetch_is_noticed_whatever_it_had_sent_after_it() {
+    if Broker::is_kafka() {
+        return;
+    }
+    let broker = Broker::with(1, &[]);
+    Client::of(&broker).create_topic("quiet", 1, &[]);
+    let waiting = || metric(&broker, "kuring_fetches_waiting");
+    for behind in [0, 100, 4000, 60_000] {
+        let mut raw = Raw::connect(&broker);
+        let mut request = fetch("quiet", &[(0, 0)]);
+        request.max_wait_ms = 3_600_000;
+        raw.send(FETCH, &request);
+        eventually("the fetch is parked", || (waiting() == 1).then_some(()));
+        // The beginning of a request that is not looked at before the fetch is answered.
+        let mut begun = 80_000_i32.to_be_bytes().to_vec();
+        begun.resize(behind.max(4), 0);
+        raw.send_bytes(&begun[..behind]);
+        drop(raw);
+        eventually("its fetch does not wait any more", || (waiting() == 0).then_some(()));
+    }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use kafka_protocol::messages::ProduceRequest;
 
-use crate::admin::get;
+use crate::admin::metric;
 use crate::harness::Broker;
 use crate::harness::batch::{Batch, Record, read_all};
 use crate::harness::client::Client;
@@ -21,15 +21,6 @@ const PAUSE: Duration = Duration::from_millis(10);
 const ROUND: Duration = Duration::from_secs(5);
 /// For some rounds on a busy machine.
 const ROUNDS_TIME_MAX: Duration = Duration::from_secs(120);
-
-fn metric(broker: &Broker, name: &str) -> u64 {
-    let (_, text) = get(broker.admin(), "/metrics");
-    let values = text.lines().filter_map(|line| {
-        let rest = line.strip_prefix(name)?;
-        rest.starts_with(['{', ' ']).then(|| rest.rsplit(' ').next())??.parse::<f64>().ok()
-    });
-    values.sum::<f64>() as u64
-}
 
 fn moved(broker: &Broker) -> u64 {
     metric(broker, "kuring_connections_moved_total")

@@ -11,6 +11,7 @@ use std::task::{Context, Poll, ready};
 
 use futures::{AsyncRead, AsyncWrite};
 use glommio::net::TcpStream;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown};
 
@@ -134,6 +135,14 @@ impl SocketReader {
     pub async fn receive(&mut self, buffer: &mut ReceiveBuffer) -> io::Result<usize> {
         let waiting = Waiting(buffer);
         poll_fn(|cx| self.shared.poll_receive(cx, waiting.0)).await
+    }
+
+    /// Whether the peer has finished sending or is gone, though bytes of it have not been received yet.
+    pub fn has_hung_up(&self) -> bool {
+        let mut polled = [PollFd::new(&*self.shared, PollFlags::RDHUP)];
+        let ended = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+        rustix::event::poll(&mut polled, Some(&Timespec::default())).is_ok()
+            && polled[0].revents().intersects(ended)
     }
 
     /// Another descriptor of the connection, to [`Socket::adopt`] it on another shard. From then on dropping the
