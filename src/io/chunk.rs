@@ -31,8 +31,8 @@ const CLASS_BYTES: [usize; CLASSES] = [SHORT_BYTES_MAX, 256 * 1024, 1024 * 1024]
 const CLASSES: usize = 3;
 const PAGE_BYTES: usize = 4096;
 
-/// Short and long frames, each of connections that have brought one of the kind to its end and of the others.
-pub const FRAME_KINDS: usize = 4;
+/// Short, long and large frames, each of connections that have brought one of the kind to its end and of the others.
+pub const FRAME_KINDS: usize = 6;
 
 /// A shard's pool; cheap to clone, any thread.
 #[derive(Clone, Debug)]
@@ -151,13 +151,13 @@ impl ChunkPool {
         ticket: &mut Option<Ticket>,
     ) -> Poll<io::Result<Arc<Chunk>>> {
         let (class, bytes) = class_for(wish.bytes, wish.exact);
-        let lane = Lane::of(bytes.max(wish.frame_bytes), wish.is_proven);
+        let mut state = self.shared.lock();
+        let lane = state.accounts.lane_of(bytes.max(wish.frame_bytes), wish.is_proven);
         let wish = accounts::Wish {
             wants: Share { lane, bytes },
             whole_bytes: wish.frame_bytes.next_multiple_of(PAGE_BYTES),
             holds: wish.holds,
         };
-        let mut state = self.shared.lock();
         let Some(share) = state.accounts.take(wish, ticket, cx.waker()) else {
             let on_pressure = state.on_pressure.take();
             let next = state.accounts.call_next();

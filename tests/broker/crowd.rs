@@ -276,6 +276,38 @@ fn ten_thousand_peers_of_all_manners_do_not_disturb_the_others() {
 }
 
 #[test]
+fn giant_requests_that_come_slowly_do_not_disturb_the_others() {
+    if Broker::is_kafka() {
+        return;
+    }
+    let broker = Broker::with(1, &[("kuring.memory.receive.bytes", "16777216")]);
+    let client = Client::of(&broker);
+    client.create_topic("bystander", 2, &[]);
+    let mut giants: Vec<Peer> = (0..6).map(|_| Peer::connect(&broker, Manner::Silent)).collect();
+    let begun = frame(100 << 20, 0, 9, true, &[0; 3000]);
+    giants.iter_mut().for_each(|giant| giant.send(&begun));
+    // Of what has come of them, what they hold is four times at most; they never ask for more than there is of it.
+    for _ in 0..12 {
+        giants.iter_mut().for_each(|giant| giant.send(&vec![0; 128 << 10]));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let bystander = std::thread::spawn({
+        let (stop, done) = (stop.clone(), done.clone());
+        move || bystand(&client, &done, &stop)
+    });
+    // Fast enough that none of them has stalled (32 KiB a second).
+    for _ in 0..40 {
+        giants.iter_mut().for_each(|giant| giant.send(&[0; 8 << 10]));
+        std::thread::sleep(Duration::from_millis(150));
+    }
+    stop.store(true, Ordering::Relaxed);
+    let (count, slowest) = bystander.join().expect("the bystander was served");
+    assert!(count > 10, "only {count} records came back, the slowest after {slowest:?}");
+    assert!(slowest < Duration::from_secs(4), "a record took {slowest:?}");
+}
+
+#[test]
 fn an_idle_connection_holds_no_buffer() {
     if Broker::is_kafka() {
         return;

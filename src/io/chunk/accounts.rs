@@ -1,10 +1,12 @@
 //! Who may take how much of a pool's budget, and who waits for it: the accounts of a [`super::ChunkPool`], without
 //! the memory. Pure.
 //!
-//! Frames are counted in four lanes: short and long ones, of connections that have brought one of their kind to its
-//! end (*proven*) and of those that have not (*strangers*). A share of the budget is kept for short frames. Of each
-//! kind, proven ones and strangers have half, and may borrow of the other half what nobody waits for there: a crowd
-//! that begins long frames and does not end them keeps neither small requests nor the producers at work from theirs.
+//! Frames are counted in six lanes: short, long and large ones, of connections that have brought one of their kind to
+//! its end (*proven*; for a large one a long one does) and of those that have not (*strangers*). A share of the budget is
+//! kept for short frames. Of each kind, proven ones and strangers have half, and may borrow of the other half what nobody
+//! waits for there: a crowd that begins long frames and does not end them keeps neither small requests nor the producers
+//! at work from theirs. Large frames have half of what short ones leave, never more: a few of them that come slowly would
+//! else hold all that the others need. What they do not use the long ones may borrow.
 //!
 //! Frames that grow hold memory while they wait for more, so a lane can be stuck: all of it is held by those who wait.
 //! Its first in line is then let through *beyond* the budget, with room for the whole of its frame, so that it never
@@ -28,33 +30,31 @@ pub(super) enum Lane {
     ShortProven = 1,
     LongStranger = 2,
     LongProven = 3,
-    Beyond = 4,
+    LargeStranger = 4,
+    LargeProven = 5,
+    Beyond = 6,
 }
 
-const LANES: usize = 5;
+const LANES: usize = 7;
 /// Those that have a part of the budget.
-const KINDS: [Lane; 4] = [Lane::ShortStranger, Lane::ShortProven, Lane::LongStranger, Lane::LongProven];
+const KINDS: [Lane; super::FRAME_KINDS] = [
+    Lane::ShortStranger,
+    Lane::ShortProven,
+    Lane::LongStranger,
+    Lane::LongProven,
+    Lane::LargeStranger,
+    Lane::LargeProven,
+];
 
 /// Those who wait for room in a lane of [`KINDS`] stand in the line of its number, and giants in one of these.
-const STRANGE_GIANTS: usize = 4;
-const PROVEN_GIANTS: usize = 5;
-const LINES: usize = 6;
+const STRANGE_GIANTS: usize = 6;
+const PROVEN_GIANTS: usize = 7;
+const LINES: usize = 8;
+
+/// What short ones leave is so many times what a frame above it is large.
+const LARGE_PART: usize = 4;
 
 impl Lane {
-    /// For a frame or a chunk of `bytes`, of a connection that is proven in short and in long ones or not.
-    pub(super) fn of(bytes: usize, [short, long]: [bool; 2]) -> Self {
-        match bytes <= SHORT_BYTES_MAX {
-            true if short => Lane::ShortProven,
-            true => Lane::ShortStranger,
-            false if long => Lane::LongProven,
-            false => Lane::LongStranger,
-        }
-    }
-
-    fn is_short(self) -> bool {
-        matches!(self, Lane::ShortStranger | Lane::ShortProven)
-    }
-
     /// The one that it shares with.
     fn sibling(self) -> Self {
         match self {
@@ -62,6 +62,8 @@ impl Lane {
             Lane::ShortProven => Lane::ShortStranger,
             Lane::LongStranger => Lane::LongProven,
             Lane::LongProven => Lane::LongStranger,
+            Lane::LargeStranger => Lane::LargeProven,
+            Lane::LargeProven => Lane::LargeStranger,
             Lane::Beyond => Lane::Beyond,
         }
     }
@@ -136,6 +138,19 @@ impl Accounts {
 
     pub(super) fn in_use(&self) -> usize {
         self.in_use.iter().sum()
+    }
+
+    /// For a frame or a chunk of `bytes`, of a connection that is proven in short and in long ones or not.
+    pub(super) fn lane_of(&self, bytes: usize, [short, long]: [bool; 2]) -> Lane {
+        let is_large = self.has_reserve() && bytes > self.long_bytes_max() / LARGE_PART;
+        match (bytes <= SHORT_BYTES_MAX, is_large) {
+            (true, _) if short => Lane::ShortProven,
+            (true, _) => Lane::ShortStranger,
+            (false, false) if long => Lane::LongProven,
+            (false, false) => Lane::LongStranger,
+            (false, true) if long => Lane::LargeProven,
+            (false, true) => Lane::LargeStranger,
+        }
     }
 
     fn in_lanes(&self) -> usize {
@@ -237,15 +252,15 @@ impl Accounts {
 
     fn line_of(&self, wish: &Wish) -> usize {
         match wish.wants.lane {
-            Lane::LongStranger if self.is_giant(wish) => STRANGE_GIANTS,
-            Lane::LongProven if self.is_giant(wish) => PROVEN_GIANTS,
+            Lane::LargeStranger if self.is_giant(wish) => STRANGE_GIANTS,
+            Lane::LargeProven if self.is_giant(wish) => PROVEN_GIANTS,
             lane => lane as usize,
         }
     }
 
-    /// It wants more than any lane has: only the place beyond the budget can serve it.
+    /// It wants more than large ones have: only the place beyond the budget can serve it.
     fn is_giant(&self, wish: &Wish) -> bool {
-        self.has_reserve() && wish.wants.bytes > self.long_bytes_max() / 2
+        self.has_reserve() && wish.wants.bytes > self.large_bytes_max()
     }
 
     fn remove(&mut self, line: usize, ticket: Ticket) -> Option<Waiter> {
@@ -274,21 +289,38 @@ impl Accounts {
         let is_stuck = self.in_use[lane as usize] == self.held[lane as usize] + holds_in(lane);
         let beyond = self.in_use[Lane::Beyond as usize].saturating_sub(holds_in(Lane::Beyond));
         let whole = wish.whole_bytes.max(bytes);
-        let has_place = beyond == 0 || beyond + whole <= self.long_bytes_max() / 2;
+        let has_place = beyond == 0 || beyond + whole <= self.large_bytes_max();
         ((is_giant || is_stuck) && has_place).then_some(Share { lane: Lane::Beyond, bytes: whole })
     }
 
     fn fits(&self, lane: Lane, bytes: usize) -> bool {
         let in_total = self.in_lanes() + bytes <= self.budget_bytes;
-        let with_sibling = self.pair(lane) + bytes;
-        let of_pair = if lane.is_short() { self.reserve_bytes } else { self.long_bytes_max() };
+        let of_pair = self.bytes_of_pair(lane);
         let is_own = self.in_use[lane as usize] + bytes <= of_pair / 2 || !self.waits(lane.sibling());
-        if lane.is_short() {
-            // Short ones may borrow all there is, for a moment it is.
-            let nobody_else = !KINDS.into_iter().any(|other| other != lane && self.waits(other));
-            (with_sibling <= of_pair && is_own) || (in_total && nobody_else)
-        } else {
-            in_total && with_sibling <= of_pair && is_own
+        let is_in_pair = self.pair(lane) + bytes <= of_pair && is_own;
+        match lane {
+            Lane::ShortStranger | Lane::ShortProven => {
+                // Short ones may borrow all there is, for a moment it is.
+                let nobody_else = !KINDS.into_iter().any(|other| other != lane && self.waits(other));
+                is_in_pair || (in_total && nobody_else)
+            }
+            _ => in_total && is_in_pair,
+        }
+    }
+
+    /// What the lane and its sibling may have now.
+    fn bytes_of_pair(&self, lane: Lane) -> usize {
+        let [long, large] = [Lane::LongStranger, Lane::LargeStranger].map(|lane| self.pair(lane));
+        let left_by = |others: usize| self.long_bytes_max().saturating_sub(others);
+        match lane {
+            Lane::ShortStranger | Lane::ShortProven => self.reserve_bytes,
+            Lane::LongStranger | Lane::LongProven => {
+                let is_lent = !self.waits(Lane::LargeStranger) && !self.waits(Lane::LargeProven);
+                let max = if is_lent { self.long_bytes_max() } else { self.large_bytes_max() };
+                left_by(large).min(max)
+            }
+            Lane::LargeStranger | Lane::LargeProven => left_by(long).min(self.large_bytes_max()),
+            Lane::Beyond => 0,
         }
     }
 
@@ -301,7 +333,13 @@ impl Accounts {
         self.in_use[lane as usize] + self.in_use[lane.sibling() as usize]
     }
 
+    /// What long and large ones have together.
     fn long_bytes_max(&self) -> usize {
         self.budget_bytes - self.reserve_bytes
+    }
+
+    /// What large ones have at most.
+    fn large_bytes_max(&self) -> usize {
+        self.long_bytes_max() / 2
     }
 }

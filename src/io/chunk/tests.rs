@@ -329,6 +329,64 @@ fn a_giant_frame_that_waits_does_not_keep_other_long_ones_out() {
 }
 
 #[test]
+fn giant_frames_that_come_slowly_leave_half_of_the_memory_of_long_ones_to_others() {
+    for giants_are_proven in [false, true] {
+        let pool = ChunkPool::new(16 << 20);
+        let mut giants: Vec<_> = (0..6).map(|_| ReceiveBuffer::new(pool.clone())).collect();
+        for giant in &mut giants {
+            if giants_are_proven {
+                giant.trust();
+            }
+            fill(giant, &pattern(100, 0));
+            giant.rest();
+            giant.reserve(100 << 20);
+            // Each as far as it gets without waiting, but less than would have it ask for more than there is.
+            while giant.filled().len() < 3 << 20 && prepare(giant) {
+                let room = giant.room().len().min((3 << 20) - giant.filled().len());
+                giant.advance(room);
+            }
+        }
+        let held: usize = giants.iter().map(|giant| giant.state().held_bytes()).sum();
+        assert!((4 << 20..=6 << 20).contains(&held), "{held}");
+        for is_proven in [false, true] {
+            let mut other = ReceiveBuffer::new(pool.clone());
+            if is_proven {
+                other.trust();
+            }
+            fill(&mut other, &pattern(100, 0));
+            other.rest();
+            other.reserve(1 << 20);
+            fill(&mut other, &pattern((1 << 20) - 100, 0));
+            drop(other.take(1 << 20));
+        }
+    }
+}
+
+#[test]
+fn what_large_frames_do_not_use_long_ones_have_until_a_large_one_comes() {
+    let pool = ChunkPool::new(16 << 20);
+    // Has the place beyond the budget.
+    let _giant = partial(&pool, 40 << 20, 39 << 20);
+    let mut long: Vec<_> = (0..11).map(|_| partial(&pool, 1 << 20, 1 << 20)).collect();
+    assert!(pool.in_use_bytes() >= (40 + 11) << 20, "nearly all of the 12 MiB");
+    let mut large = partial(&pool, 5 << 20, 100);
+    while prepare(&mut large) {
+        let room = large.room().len();
+        large.advance(room);
+    }
+    assert!(large.state().waits());
+    long.truncate(5);
+    let mut others: Vec<_> = (0..7).map(|_| partial(&pool, 1 << 20, 100)).collect();
+    for other in &mut others {
+        while other.filled().len() < 1 << 20 && prepare(other) {
+            let room = other.room().len().min((1 << 20) - other.filled().len());
+            other.advance(room);
+        }
+    }
+    assert!(prepare(&mut large), "half of it is kept for large ones");
+}
+
+#[test]
 fn a_crowd_that_begins_long_frames_leaves_their_memory_to_those_who_have_ended_one() {
     let pool = ChunkPool::new(4 << 20);
     let mut producer = partial(&pool, 100 * KIB, 100 * KIB);
@@ -386,8 +444,8 @@ fn one_that_goes_on_in_its_chunk_leaves_the_line() {
     let pool = ChunkPool::new(8 << 20);
     let [mut other, mut buffer] = [(); 2].map(|()| ReceiveBuffer::new(pool.clone()));
     other.trust();
-    other.reserve(3 << 20);
-    fill(&mut other, &pattern(3 << 20, 0));
+    other.reserve(2 << 20);
+    fill(&mut other, &pattern(2 << 20, 0));
     buffer.trust();
     buffer.reserve(300 * KIB);
     // The next one's beginning comes with it, into the same chunk.
