@@ -1,10 +1,11 @@
 //! Produce as clients see it: every codec and level of acknowledgement, what is refused and with which code, order.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kafka_protocol::messages::ProduceRequest;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
+use crate::admin::metric;
 use crate::harness::batch::{Batch, Codec, read_all, seal};
 use crate::harness::client::{Client, Send};
 use crate::harness::raw::{Answer, FETCH, PRODUCE, Raw, fetch, produce};
@@ -395,4 +396,26 @@ fn an_unknown_topic_is_made_on_first_use_unless_that_is_off() {
     let result = client.try_send(&producer, "unmade", &[Send::value("a")]).remove(0);
     let code = result.map_err(|error: KafkaError| error.rdkafka_error_code());
     assert_eq!(code, Err(Some(RDKafkaErrorCode::UnknownTopicOrPartition)));
+}
+
+#[test]
+fn written_bytes_that_wait_for_a_sync_stay_bounded() {
+    if Broker::is_kafka() {
+        return;
+    }
+    const PARTITIONS: i32 = 32;
+    const BOUND: u64 = 4 << 20;
+    let broker = Broker::with(2, &[("kuring.unflushed.bytes", "4194304")]);
+    let client = Client::of(&broker);
+    client.create_topic("spread", PARTITIONS, &[]);
+    let producer = client.producer(&[]);
+    // So little of each file that none of them is written back for itself, for half a minute.
+    let records: Vec<Send> =
+        (0..20 * PARTITIONS).map(|n| Send::value(vec![b'v'; 50_000]).to(n % PARTITIONS)).collect();
+    client.send(&producer, "spread", &records);
+    let start = Instant::now();
+    while metric(&broker, "kuring_log_unflushed_bytes") > BOUND {
+        assert!(start.elapsed() < Duration::from_secs(10), "over 4 MiB wait to be synced");
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
