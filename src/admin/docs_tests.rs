@@ -1,9 +1,10 @@
-//! `docs/METRICS.md` against the code. `KURING_WRITE_DOCS=1 cargo test --lib docs_tests` writes the two tables anew.
+//! `docs/METRICS.md` and `docs/LIMITS.md` against the code. `KURING_WRITE_DOCS=1 cargo test --lib docs_tests` writes the two tables anew.
 
 use std::fmt::Write as _;
 
 use super::names::{families, limits};
 use crate::base::Kind;
+use crate::config;
 
 const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/METRICS.md");
 
@@ -61,6 +62,39 @@ fn every_metric_that_the_document_names_exists() {
             assert!(names.contains(&word) || base.is_some_and(|base| names.contains(&base)), "{word}");
         }
     }
+}
+
+/// What stands between backticks.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+#[test]
+fn every_limit_has_a_name_its_default_and_a_counter() {
+    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/LIMITS.md")).unwrap();
+    let mut uncounted: Vec<&str> = limits().iter().map(|(name, _)| *name).collect();
+    let metrics: Vec<&str> = families().iter().map(|family| family.name).collect();
+    let is_property =
+        |name: &str| name.contains('.') && name.chars().all(|c| c.is_ascii_lowercase() || c == '.');
+    for row in text.lines().filter(|line| line.starts_with("| ")) {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let [names, defaults, _unit, _hit, counters] = cells[..] else { panic!("{row}") };
+        if names == "name" {
+            continue;
+        }
+        assert!(!counters.is_empty() && (names.is_empty() || !defaults.is_empty()), "{row}");
+        for counter in quoted(counters) {
+            let is_limit = limits().iter().any(|(name, _)| *name == counter);
+            assert!(is_limit || metrics.contains(&counter), "{counter}");
+            uncounted.retain(|name| *name != counter);
+        }
+        for (name, default) in quoted(names).filter(|name| is_property(name)).zip(defaults.split(", ")) {
+            let value = config::default_value(name).unwrap_or_else(|| panic!("{name} is no property"));
+            let expected = if default == "empty" { "" } else { default };
+            assert_eq!(value.to_string(), expected, "{name}");
+        }
+    }
+    assert!(uncounted.is_empty(), "not in docs/LIMITS.md: {uncounted:?}");
 }
 
 #[test]

@@ -37,4 +37,5 @@ pub use limits::{ConnectionLimits, ListenerLimits, ServingLimits};
 pub use listeners::{Endpoint, Listener, ListenerName, SecurityProtocol};
 pub use log::{CleanerSettings, CleanupPolicy, LogConfig, TimestampType, TopicCompression};
 pub use settings::{Levels, Overrides, Settings};
+pub use table::default_value;
 pub use transactions::TransactionSettings;
