@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::fetch_session::SessionCache;
 use super::leaning::Leaning;
+use super::line::Line;
 use crate::base::{Budget, PartitionIndex, ShardId};
 use crate::config::ListenerName;
 use crate::metadata::{self, Image, PartitionImage, Refusal, TopicImage};
@@ -28,6 +29,8 @@ pub struct Client {
     pub sessions: FetchSessions,
     /// Where it produces to.
     pub leaning: RefCell<Leaning>,
+    /// Its produce requests that are not queued yet.
+    pub(super) line: Rc<Line>,
     waited: Cell<Duration>,
     beyond: RefCell<Option<Beyond>>,
     charged: Cell<usize>,
@@ -53,7 +56,8 @@ impl Client {
     ) -> Self {
         let leaning = RefCell::new(Leaning::new(shard.id(), moves));
         let (waited, charged) = (Cell::default(), Cell::default());
-        Self { shard, listener, peer, sessions, leaning, waited, beyond: RefCell::default(), charged }
+        let (line, beyond) = (Rc::default(), RefCell::default());
+        Self { shard, listener, peer, sessions, leaning, line, waited, beyond, charged }
     }
 
     /// Notes what the request in service holds of the shard's memory by its length.

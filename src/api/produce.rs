@@ -1,23 +1,24 @@
 //! Produce. [`begin`] parses in place, splits by owner shard and queues every batch at its owner; what it
-//! returns waits for the owners' answers. Two requests of a connection are begun one after the other, so
-//! their batches reach each owner in order.
+//! returns waits for the owners' answers. Two requests of a connection are queued one after the other, so
+//! their batches reach each owner in order: those that must wait, because a transaction is looked at first or one
+//! before them waits, in the connection's [`Line`](super::line::Line).
 
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use kafka_protocol::protocol::StrBytes;
-use zerocopy::FromBytes;
+use futures::channel::oneshot;
 
 use super::client::{Target, find_partition, find_topic};
 use super::shares::{Place, Share, Shares};
-use super::verification::{Candidate, Operation, produce_failure, verify};
+use super::transactional::{Transaction, find_transaction, verify_shares};
+use super::verification::{Operation, produce_failure};
 use super::{Client, CloseReason, Outcome, answer, malformed};
 use crate::base::clock;
-use crate::base::{LeaderEpoch, PartitionIndex, TopicPartition};
-use crate::coordinator::transactions::Producer;
+use crate::base::{LeaderEpoch, PartitionIndex};
 use crate::log::{Claim, Origin};
 use crate::metadata::Image;
 use crate::partition::{Acks, AppendFailure};
@@ -29,17 +30,37 @@ use crate::wire::parts::{CurrentLeader, TopicRef};
 use crate::wire::produce::{
     self, ProducePartitionResponse, ProduceRequest, ProduceResponse, ProduceTopic, ProduceTopicResponse,
 };
-use crate::wire::record::BatchHead;
 
 /// Kafka's own clients may write to internal topics with this client id alone (`AdminUtils`).
 const ADMIN_CLIENT_ID: &[u8] = b"__admin_client";
+
+/// A request whose batches are to be queued.
+struct Plan {
+    version: i16,
+    acks: Acks,
+    timeout: Duration,
+    image: Arc<Image>,
+    transaction: Option<Transaction>,
+    shares: Vec<Share<AppendPart, Place>>,
+    /// With what is known already.
+    response: ProduceResponse,
+}
+
+/// A request whose batches stand in their owners' queues.
+struct Queued {
+    sent: Vec<SentShare>,
+    response: ProduceResponse,
+    /// How long its transaction was looked for.
+    verified: Duration,
+}
 
 struct SentShare {
     pending: PendingReply,
     places: Vec<Place>,
 }
 
-/// Begins a produce request: when this returns, its batches stand in their owners' queues.
+/// Begins a produce request: when this returns, its batches stand in their owners' queues, or it has its place in the
+/// connection's line.
 pub async fn begin(
     client: &Rc<Client>,
     header: &RequestHeader,
@@ -73,11 +94,46 @@ pub async fn begin(
     };
     let image = client.shard.image();
     let may_write_internal = header.client_id.as_deref() == Some(ADMIN_CLIENT_ID);
-    let (mut response, shares) = split(client, &image, request.topics, may_write_internal);
-    let timeout = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0));
-    let mut shares = shares.into_vec();
+    let (response, shares) = split(client, &image, request.topics, may_write_internal);
+    let plan = Plan {
+        version: header.version,
+        acks,
+        timeout: Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0)),
+        image,
+        transaction,
+        shares: shares.into_vec(),
+        response,
+    };
+    let (client, header) = (client.clone(), header.clone());
+    if plan.transaction.is_none() && !client.line.is_busy() {
+        let queued = queue(&client, plan).await;
+        return Box::pin(async move { finish(&client, &header, acks, queued).await });
+    }
+    let (tell, queued) = oneshot::channel();
+    let (line, shard) = (client.line.clone(), client.shard.clone());
+    let queueing = {
+        let client = client.clone();
+        // Nobody listens when the connection has ended; the batches are written all the same.
+        async move { drop(tell.send(queue(&client, plan).await)) }
+    };
+    line.join(Box::pin(queueing), move || shard.end_turn()).await;
+    Box::pin(async move {
+        match queued.await {
+            Ok(queued) => finish(&client, &header, acks, queued).await,
+            // Tasks are dropped only with the shard.
+            Err(oneshot::Canceled) => std::future::pending().await,
+        }
+    })
+}
+
+/// Gives each owner its batches, once it is known that their transaction has their partitions.
+async fn queue(client: &Rc<Client>, plan: Plan) -> Queued {
+    let Plan { version, acks, timeout, image, transaction, mut shares, mut response } = plan;
+    let mut verified = Duration::ZERO;
     if let Some(transaction) = transaction {
-        verify_shares(client, header.version, &image, &transaction, &mut shares, &mut response).await;
+        let start = clock::monotonic();
+        verify_shares(client, version, &image, &transaction, timeout, &mut shares, &mut response).await;
+        verified = clock::monotonic().since(start);
     }
     let mut sent = Vec::with_capacity(shares.len());
     for Share { owner, parts, places } in shares {
@@ -86,133 +142,38 @@ pub async fn begin(
         }
         let bytes = parts.iter().map(|part| part.records.len() as u64).sum();
         client.leaning.borrow_mut().note(owner, bytes);
-        let append =
-            AppendRequest { parts, acks, origin: Origin::Client, produce_version: header.version, timeout };
+        let append = AppendRequest { parts, acks, origin: Origin::Client, produce_version: version, timeout };
         let pending = client.shard.send(owner, Request::Append(append)).await;
         sent.push(SentShare { pending, places });
     }
-    let header = header.clone();
-    let client = client.clone();
-    Box::pin(async move {
-        let mut longest_wait = Duration::ZERO;
-        for SentShare { pending, places } in sent {
-            let Reply::Append(AppendReply { parts, spent, waited }) = pending.await else {
-                crate::base::fatal("an append got another request's answer");
-            };
-            drop(spent);
-            longest_wait = longest_wait.max(waited);
-            for (Place { topic, partition }, result) in places.into_iter().zip(parts) {
-                let partition = &mut response.topics[topic].partitions[partition];
-                *partition = partition_response(partition.index, result);
-            }
-        }
-        client.note_waited(longest_wait);
-        count_errors(&client, &header, &response);
-        if acks == Acks::None {
-            return match first_error(&response) {
-                None => Outcome::Silent,
-                Some(code) => Outcome::Close(CloseReason::UnacknowledgedFailure(code)),
-            };
-        }
-        name_leaders(&client, &mut response);
-        answer(&header, response.encode(header.version, header.correlation_id))
-    })
+    Queued { sent, response, verified }
 }
 
-/// Whose transaction a request writes to.
-struct Transaction {
-    id: StrBytes,
-    producer: Producer,
-}
-
-/// The transaction of the request's transactional batches, if it has any: of one producer, with its
-/// transactional id.
-fn find_transaction(request: &ProduceRequest) -> Result<Option<Transaction>, ErrorCode> {
-    let mut found = None;
-    let batches = request.topics.iter().flat_map(|topic| &topic.partitions);
-    for head in batches.filter_map(|partition| transactional_head(partition.records.as_ref()?)) {
-        let Some(id) = &request.transactional_id else {
-            return Err(ErrorCode::TransactionalIdAuthorizationFailed);
+/// Waits for the owners' answers.
+async fn finish(client: &Rc<Client>, header: &RequestHeader, acks: Acks, queued: Queued) -> Outcome {
+    let Queued { sent, mut response, verified } = queued;
+    let mut longest_wait = Duration::ZERO;
+    for SentShare { pending, places } in sent {
+        let Reply::Append(AppendReply { parts, spent, waited }) = pending.await else {
+            crate::base::fatal("an append got another request's answer");
         };
-        let producer = Producer { id: head.producer_id(), epoch: head.producer_epoch() };
-        let first = found.get_or_insert_with(|| Transaction { id: id.clone(), producer });
-        if first.producer != producer {
-            return Err(ErrorCode::InvalidProducerIdMapping);
+        drop(spent);
+        longest_wait = longest_wait.max(waited);
+        for (Place { topic, partition }, result) in places.into_iter().zip(parts) {
+            let partition = &mut response.topics[topic].partitions[partition];
+            *partition = partition_response(partition.index, header.version, result);
         }
     }
-    Ok(found)
-}
-
-/// The head of a transactional batch. Looks at one byte of any other.
-fn transactional_head(records: &Bytes) -> Option<BatchHead> {
-    /// The low byte of the attributes, and its bit.
-    const ATTRIBUTES_AT: usize = 22;
-    const TRANSACTIONAL: u8 = 1 << 4;
-    if records.get(ATTRIBUTES_AT)? & TRANSACTIONAL == 0 {
-        return None;
+    client.note_waited(verified + longest_wait);
+    count_errors(client, header, &response);
+    if acks == Acks::None {
+        return match first_error(&response) {
+            None => Outcome::Silent,
+            Some(code) => Outcome::Close(CloseReason::UnacknowledgedFailure(code)),
+        };
     }
-    BatchHead::read_from_prefix(records).ok().map(|(head, _)| head)
-}
-
-/// Has each transactional batch verified before it is queued (KIP-890); those that fail are answered and taken
-/// out. The connection's next requests wait, so that batches reach their partitions in order.
-async fn verify_shares(
-    client: &Client,
-    version: i16,
-    image: &Image,
-    transaction: &Transaction,
-    shares: &mut [Share<AppendPart, Place>],
-    response: &mut ProduceResponse,
-) {
-    // What was queued before this request is not held up.
-    client.shard.end_turn();
-    let operation = Operation::of_produce(version);
-    let settings = &client.shard.config().transactions;
-    let give_up = clock::monotonic().plus(settings.add_retry_max);
-    let mut verdicts = loop {
-        let candidates = candidates(image, shares);
-        let verified = verify(client, &transaction.id, transaction.producer, operation, candidates).await;
-        // The last transaction of a quick producer may still be on its way to the end.
-        let is_busy = verified.iter().any(|(_, verdict)| *verdict == Err(ErrorCode::ConcurrentTransactions));
-        if !is_busy || operation != Operation::Add || clock::monotonic() >= give_up {
-            break verified;
-        }
-        client.shard.sleep(settings.add_retry_pause).await;
-    };
-    // From the last on, so that what is taken out does not move the others.
-    verdicts.sort_unstable_by_key(|(at, _)| std::cmp::Reverse(*at));
-    for ((share, part), verdict) in verdicts {
-        let share = &mut shares[share];
-        match verdict {
-            Ok(claim) => share.parts[part].claim = claim,
-            Err(error) => {
-                share.parts.remove(part);
-                let place = share.places.remove(part);
-                let partition = &mut response.topics[place.topic].partitions[place.partition];
-                let (code, message) = produce_failure(error, operation);
-                *partition = ProducePartitionResponse::failed(partition.index, code);
-                partition.error_message = message;
-            }
-        }
-    }
-}
-
-fn candidates(image: &Image, shares: &[Share<AppendPart, Place>]) -> Vec<Candidate<(usize, usize)>> {
-    let mut candidates = Vec::new();
-    for (share_at, share) in shares.iter().enumerate() {
-        for (part_at, part) in share.parts.iter().enumerate() {
-            let Some(head) = transactional_head(&part.records) else { continue };
-            let Some(topic) = image.topic_by_id(part.key.topic) else { continue };
-            candidates.push(Candidate {
-                at: (share_at, part_at),
-                owner: share.owner,
-                key: part.key,
-                partition: TopicPartition::new(topic.name.clone(), part.key.partition),
-                sequence: head.base_sequence(),
-            });
-        }
-    }
-    candidates
+    name_leaders(client, &mut response);
+    answer(header, response.encode(header.version, header.correlation_id))
 }
 
 fn done(outcome: Outcome) -> Pin<Box<dyn Future<Output = Outcome>>> {
@@ -268,6 +229,7 @@ fn refuse_all(request: &ProduceRequest, code: ErrorCode) -> ProduceResponse {
 
 fn partition_response(
     index: PartitionIndex,
+    version: i16,
     result: Result<AppendAnswer, AppendFailure>,
 ) -> ProducePartitionResponse {
     match result {
@@ -277,7 +239,15 @@ fn partition_response(
             response.log_start_offset = appended.log_start;
             response
         }
-        Err(AppendFailure::Code(code)) => ProducePartitionResponse::failed(index, code),
+        Err(AppendFailure::Code(code)) => {
+            let (code, message) = match code {
+                ErrorCode::ConcurrentTransactions => produce_failure(code, Operation::of_produce(version)),
+                code => (code, None),
+            };
+            let mut response = ProducePartitionResponse::failed(index, code);
+            response.error_message = message;
+            response
+        }
         Err(AppendFailure::Records(error)) => {
             let mut response = ProducePartitionResponse::failed(index, error.code);
             response.error_message = error.message;
