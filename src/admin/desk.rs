@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures::channel::oneshot;
 
-use crate::api::group_driver;
-use crate::coordinator::Committed;
+use crate::api::{group_driver, txn_driver};
+use crate::coordinator::{Committed, transactions};
 use crate::io::runtime::{Mailbox, Queue, Sender, mailbox, spawn, yield_if_needed};
 use crate::metadata::{CommandKind, Image};
 use crate::net::{ConnectionFigures, Connections};
@@ -45,13 +45,14 @@ pub(super) struct ShardReport {
     pub(super) connections: ConnectionFigures,
 }
 
-/// What shard 0 tells of the cluster and of the groups.
+/// What shard 0 tells of the cluster, of the groups and of transactions.
 #[derive(Clone, Debug)]
 pub(super) struct ControlReport {
     pub(super) image: Arc<Image>,
     pub(super) commands: Vec<CommandSums>,
     pub(super) groups: BTreeMap<&'static str, u64>,
     pub(super) committed: Vec<Committed>,
+    pub(super) transactions: transactions::Figures,
 }
 
 /// The controller's commands of one kind.
@@ -101,6 +102,7 @@ pub struct Desk {
 pub struct ControlSources {
     pub quorum: Rc<Quorum>,
     pub groups: Rc<group_driver::Driver>,
+    pub transactions: Rc<txn_driver::Driver>,
 }
 
 /// Makes the two ends.
@@ -170,6 +172,7 @@ async fn answer(
                 image: control.quorum.image(),
                 commands: commands.collect(),
                 groups: control.groups.look(|coordinator| coordinator.group_counts()),
+                transactions: control.transactions.look(|coordinator| coordinator.figures()),
                 committed: if committed_offsets { committed(control).await } else { Vec::new() },
             };
             reply.send(report);

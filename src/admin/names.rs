@@ -199,6 +199,19 @@ crate::families! {
     GROUP_LAG: gauge "kuring_group_lag_records" ["group", "topic"];
     /// Pairs of group and topic whose lag is not told.
     GROUP_LAG_LEFT_OUT: gauge "kuring_group_lag_left_out" [];
+
+    /// Transactional ids that this broker coordinates, by the state of their last transaction. Prepared ones wait for
+    /// markers.
+    TRANSACTIONAL_IDS: gauge "kuring_transactional_ids" ["state"];
+    /// What they and their transactions hold, about, of kuring.transactions.bytes.max.
+    TRANSACTION_BYTES: gauge "kuring_transactions_bytes" [];
+    /// Records and rounds of markers that are on their way.
+    TRANSACTIONS_PENDING: gauge "kuring_transactions_pending" [];
+    /// Transactions whose end is decided and whose markers, or the record that they are complete, could not be written:
+    /// they are tried again.
+    TRANSACTION_RETRIES_WAITING: gauge "kuring_transaction_retries_waiting" [];
+    /// How often that was so.
+    TRANSACTION_RETRIES: counter "kuring_transaction_retries_total" [];
 }
 
 /// Limits that are counted where no [`counters!`](crate::counters) struct is, with their help.

@@ -348,6 +348,14 @@ fn cluster(text: &mut Exposition, sources: &Sources, control: &ControlReport, re
     for (state, count) in &control.groups {
         text.add(&names::GROUPS, &[state], count);
     }
+    let transactions = &control.transactions;
+    for (state, count) in &transactions.ids {
+        text.add(&names::TRANSACTIONAL_IDS, &[state], count);
+    }
+    text.add(&names::TRANSACTION_BYTES, &[], transactions.bytes);
+    text.add(&names::TRANSACTIONS_PENDING, &[], transactions.pending);
+    text.add(&names::TRANSACTION_RETRIES_WAITING, &[], transactions.retries_waiting);
+    text.add(&names::TRANSACTION_RETRIES, &[], transactions.retries);
 }
 
 fn add_all(sums: &mut Vec<u64>, values: &[u64]) {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::internal_topics::TRANSACTION_STATE;
 use crate::base::clock;
 use crate::base::{LeaderEpoch, Offset, PartitionIndex, ShardId, TopicId};
 use crate::coordinator::transactions::TransactionVersion;
@@ -17,6 +18,7 @@ use crate::coordinator::{Content, KeyValue, Ticket};
 use crate::io::FileHandle;
 use crate::io::runtime::{Notify, Queue, spawn, yield_if_needed};
 use crate::log::{Claim, Origin};
+use crate::metadata::Image;
 use crate::partition::{Acks, AppendFailure, Waterline};
 use crate::shard::messages::{
     AppendPart, AppendRequest, FetchPart, FetchRequest, FetchedPart, Reply, Request,
@@ -117,13 +119,13 @@ fn take_appends<C: Appending>(coordinator: &Rc<C>) -> Vec<Share> {
             shares.push(Share { owner, parts: Vec::new() });
             shares.len() - 1
         });
-        put(&mut shares[at].parts, key, content).tickets.push(ticket);
+        put(coordinator.shard(), &mut shares[at].parts, key, content).tickets.push(ticket);
     }
     shares
 }
 
 /// Adds to the last batch of the partition if it fits, else begins a new one.
-fn put(parts: &mut Vec<Part>, key: PartitionKey, content: Content) -> &mut Part {
+fn put<'a>(shard: &Shard, parts: &'a mut Vec<Part>, key: PartitionKey, content: Content) -> &'a mut Part {
     let now = clock::wall();
     let new = |batch, claim| Part { key, batch, claim, tickets: Vec::new() };
     let builder = || BatchBuilder::new(Offset::ZERO, Compression::NONE);
@@ -153,7 +155,7 @@ fn put(parts: &mut Vec<Part>, key: PartitionKey, content: Content) -> &mut Part 
             parts.last_mut().expect("it was just pushed")
         }
         Content::Marker(marker) => {
-            let claim = marker_claim(marker.version);
+            let claim = marker_claim(marker.version, coordinator_epoch_max(&shard.image()));
             let end = EndTxnMarker { commit: marker.commit, coordinator_epoch: marker.coordinator_epoch };
             let batch = end.to_batch(marker.producer.id, marker.producer.epoch, now);
             parts.push(new(Batch::Made(batch), claim));
@@ -162,9 +164,16 @@ fn put(parts: &mut Vec<Part>, key: PartitionKey, content: Content) -> &mut Part 
     }
 }
 
-/// How the owner looks at the epoch of a marker.
-pub(super) fn marker_claim(version: TransactionVersion) -> Claim {
-    if version.bumps_epoch() { Claim::EpochBumped } else { Claim::Unchecked }
+/// The highest epoch that any coordinator of transactions has had: each has that of its partition's leader.
+pub(super) fn coordinator_epoch_max(image: &Image) -> i32 {
+    let partitions = image.topic(TRANSACTION_STATE).into_iter().flat_map(|topic| &topic.partitions);
+    // 0 where there is none: that of the first.
+    partitions.map(|partition| partition.leader_epoch.0).fold(0, i32::max)
+}
+
+/// How the owner looks at the epochs of a marker.
+pub(super) fn marker_claim(version: TransactionVersion, coordinator_epoch_max: i32) -> Claim {
+    Claim::Marker { bumps_epoch: version.bumps_epoch(), coordinator_epoch_max }
 }
 
 fn append_all(batch: &mut BatchBuilder, records: &[KeyValue], now: clock::Timestamp) {

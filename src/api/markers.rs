@@ -1,20 +1,23 @@
-//! Writes the end of a transaction to its partitions: one message per owner shard, and for the offsets topic
+//! Writes the ends of transactions to their partitions: one message per owner shard, and for the offsets topic
 //! through the group coordinator, which then knows what the transaction's commits have come to.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures::future::join_all;
 use kafka_protocol::protocol::StrBytes;
 
 use super::client::partition_image;
-use super::coordinator_log::{failure_code, marker_claim};
+use super::coordinator_log::{coordinator_epoch_max, failure_code, marker_claim};
 use super::internal_topics::CONSUMER_OFFSETS;
+use super::shares::{Share, Shares};
 use crate::base::clock;
 use crate::base::{PartitionIndex, ShardId, TopicPartition};
 use crate::coordinator::transactions::Marker;
 use crate::coordinator::{self, Response};
+use crate::io::runtime::yield_if_needed;
 use crate::log::Origin;
 use crate::metadata::Image;
 use crate::partition::Acks;
@@ -27,8 +30,17 @@ use crate::wire::record::EndTxnMarker;
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Markers are not looked at by version.
 const PRODUCE_VERSION: i16 = 13;
+/// Markers in one message, so that no shard is kept by it for long.
+const PARTS_MAX: usize = 512;
 
-type Results = Vec<(TopicPartition, Result<(), ErrorCode>)>;
+/// What became of one marker in each of its partitions.
+pub(super) type Results = Vec<(TopicPartition, Result<(), ErrorCode>)>;
+
+/// The end of one transaction, and where it is to be written.
+pub(super) struct Round {
+    pub marker: Marker,
+    pub partitions: BTreeSet<TopicPartition>,
+}
 
 /// The partition as the shards know it.
 pub(super) fn find(image: &Image, partition: &TopicPartition) -> Option<PartitionKey> {
@@ -37,64 +49,66 @@ pub(super) fn find(image: &Image, partition: &TopicPartition) -> Option<Partitio
     Some(PartitionKey { topic: topic.id, partition: partition.partition })
 }
 
-/// Appends the marker to each of the partitions and waits until it is committed.
-pub(super) async fn write(
-    shard: &Rc<Shard>,
-    image: &Image,
-    marker: Marker,
-    partitions: BTreeSet<TopicPartition>,
-) -> Results {
-    let mut results = Results::with_capacity(partitions.len());
+/// Appends each marker to each of its partitions and waits until all are committed or have failed.
+pub(super) async fn write(shard: &Rc<Shard>, image: &Image, rounds: Vec<Round>) -> Vec<Results> {
+    let mut results: Vec<Results> = rounds.iter().map(|_| Results::new()).collect();
+    let mut shares: Shares<AppendPart, (usize, TopicPartition)> = Shares::new();
     let mut offsets = Vec::new();
-    let mut shares: Vec<(ShardId, Vec<(TopicPartition, PartitionKey)>)> = Vec::new();
-    for partition in partitions {
-        let Some(key) = find(image, &partition) else {
-            results.push((partition, Err(ErrorCode::UnknownTopicOrPartition)));
-            continue;
-        };
-        if &*partition.topic == CONSUMER_OFFSETS {
-            offsets.push(partition);
-            continue;
+    let coordinator_epoch_max = coordinator_epoch_max(image);
+    for (number, Round { marker, partitions }) in rounds.into_iter().enumerate() {
+        let claim = marker_claim(marker.version, coordinator_epoch_max);
+        let batch = encode(marker);
+        for partition in partitions {
+            match find(image, &partition) {
+                None => results[number].push((partition, Err(ErrorCode::UnknownTopicOrPartition))),
+                Some(_) if &*partition.topic == CONSUMER_OFFSETS => offsets.push((number, marker, partition)),
+                Some(key) => {
+                    let part = AppendPart { key, records: batch.clone(), claim };
+                    shares.add(shard.owner(key), (number, partition), part);
+                }
+            }
         }
-        let owner = shard.owner(key);
-        match shares.iter_mut().find(|(to, _)| *to == owner) {
-            Some((_, share)) => share.push((partition, key)),
-            None => shares.push((owner, vec![(partition, key)])),
-        }
+        yield_if_needed().await;
     }
-    let shares = join_all(shares.into_iter().map(|(owner, share)| write_share(shard, owner, marker, share)));
-    let offsets = join_all(offsets.into_iter().map(|partition| async {
+    let shares = join_all(shares.into_vec().into_iter().map(|share| write_share(shard, share)));
+    let offsets = join_all(offsets.into_iter().map(|(number, marker, partition)| async move {
         let result = end_on_offsets(shard, partition.partition, marker).await;
-        (partition, result)
+        (number, partition, result)
     }));
     let (shares, offsets) = futures::future::join(shares, offsets).await;
-    results.extend(shares.into_iter().flatten());
-    results.extend(offsets);
+    for (number, partition, result) in shares.into_iter().flatten().chain(offsets) {
+        results[number].push((partition, result));
+    }
     results
 }
 
+fn encode(marker: Marker) -> Bytes {
+    let end = EndTxnMarker { commit: marker.commit, coordinator_epoch: marker.coordinator_epoch };
+    end.to_batch(marker.producer.id, marker.producer.epoch, clock::wall())
+}
+
+/// What the owner of the share says to each of its markers.
 async fn write_share(
     shard: &Rc<Shard>,
-    owner: ShardId,
-    marker: Marker,
-    share: Vec<(TopicPartition, PartitionKey)>,
-) -> Results {
-    let end = EndTxnMarker { commit: marker.commit, coordinator_epoch: marker.coordinator_epoch };
-    let batch = end.to_batch(marker.producer.id, marker.producer.epoch, clock::wall());
-    let claim = marker_claim(marker.version);
-    let part = |key| AppendPart { key, records: batch.clone(), claim };
-    let request = AppendRequest {
-        parts: share.iter().map(|(_, key)| part(*key)).collect(),
-        acks: Acks::All,
-        origin: Origin::Coordinator,
-        produce_version: PRODUCE_VERSION,
-        timeout: TIMEOUT,
-    };
-    let Reply::Append(reply) = shard.ask(owner, Request::Append(request)).await else {
-        crate::base::fatal("an append got another request's answer");
-    };
-    let written = reply.parts.into_iter().map(|result| result.map(|_| ()).map_err(failure_code));
-    share.into_iter().map(|(partition, _)| partition).zip(written).collect()
+    share: Share<AppendPart, (usize, TopicPartition)>,
+) -> Vec<(usize, TopicPartition, Result<(), ErrorCode>)> {
+    let Share { owner, mut parts, places } = share;
+    let mut results = Vec::with_capacity(parts.len());
+    while !parts.is_empty() {
+        let rest = parts.split_off(PARTS_MAX.min(parts.len()));
+        let request = AppendRequest {
+            parts: std::mem::replace(&mut parts, rest),
+            acks: Acks::All,
+            origin: Origin::Coordinator,
+            produce_version: PRODUCE_VERSION,
+            timeout: TIMEOUT,
+        };
+        let Reply::Append(reply) = shard.ask(owner, Request::Append(request)).await else {
+            crate::base::fatal("an append got another request's answer");
+        };
+        results.extend(reply.parts.into_iter().map(|result| result.map(|_| ()).map_err(failure_code)));
+    }
+    places.into_iter().zip(results).map(|((number, partition), result)| (number, partition, result)).collect()
 }
 
 async fn end_on_offsets(

@@ -1,5 +1,5 @@
 //! The APIs of transactional producers and of those who watch them: AddPartitionsToTxn 0–5, AddOffsetsToTxn
-//! 0–4, EndTxn 0–5, DescribeTransactions 0, ListTransactions 0–1. The coordinator on shard 0 decides; here the
+//! 0–4, EndTxn 0–5, DescribeTransactions 0, ListTransactions 0–2. The coordinator on shard 0 decides; here the
 //! forms of the versions are brought to one and back.
 
 use std::collections::BTreeSet;
@@ -11,17 +11,19 @@ use kafka_protocol::messages::add_partitions_to_txn_request::{
 use kafka_protocol::messages::add_partitions_to_txn_response::{
     AddPartitionsToTxnPartitionResult, AddPartitionsToTxnResult, AddPartitionsToTxnTopicResult,
 };
+use kafka_protocol::messages::describe_transactions_response::{TopicData, TransactionState};
 use kafka_protocol::messages::{
     AddOffsetsToTxnRequest, AddOffsetsToTxnResponse, AddPartitionsToTxnRequest, AddPartitionsToTxnResponse,
     DescribeTransactionsRequest, DescribeTransactionsResponse, EndTxnRequest, EndTxnResponse,
     ListTransactionsRequest, ListTransactionsResponse, ProducerId as WireProducerId, TransactionalId,
 };
 
+use super::answer_room::AnswerRoom;
 use super::internal_topics::CONSUMER_OFFSETS;
 use super::{Client, code, markers};
 use crate::base::{PartitionIndex, ProducerEpoch, ProducerId, ShardId, TopicPartition};
-use crate::coordinator::partition_for;
 use crate::coordinator::transactions::{Producer, Request, Response, TransactionVersion};
+use crate::coordinator::{compile_expression, partition_for};
 use crate::metadata::Image;
 use crate::shard::messages::{ControlReply, ControlRequest, Reply, Request as ShardRequest};
 use crate::wire::ErrorCode;
@@ -33,6 +35,8 @@ const FIRST_ADD_WITH_BATCH: i16 = 4;
 const FIRST_END_WITH_BUMP: i16 = 5;
 /// From here on clients know PRODUCER_FENCED, in AddPartitionsToTxn, AddOffsetsToTxn and EndTxn.
 const FIRST_WITH_FENCED: i16 = 2;
+/// What one transaction takes in an answer beside its id, or one of its topics beside its name, decoded and encoded.
+const LISTED_BYTES: usize = 128;
 
 /// Asks the coordinator of this node.
 pub(super) async fn ask(client: &Client, request: Request) -> Response {
@@ -207,26 +211,66 @@ fn fit_end(version: i16, result: Result<Producer, ErrorCode>) -> EndTxnResponse 
 }
 
 pub async fn describe(client: &Client, request: DescribeTransactionsRequest) -> DescribeTransactionsResponse {
-    let asked = request.transactional_ids.into_iter().map(|id| async move {
-        match ask(client, Request::Describe(id.0)).await {
+    let mut room = AnswerRoom::new(client);
+    let mut states = Vec::with_capacity(request.transactional_ids.len());
+    for id in request.transactional_ids {
+        let too_long = TransactionState::default()
+            .with_transactional_id(id.clone())
+            .with_error_code(ErrorCode::InvalidRequest.code());
+        if room.is_cut() {
+            states.push(too_long);
+            continue;
+        }
+        let state = match ask(client, Request::Describe(id.0)).await {
             Response::Describe(state) => state,
             other => mismatch(&other),
-        }
-    });
-    DescribeTransactionsResponse::default().with_transaction_states(join_all(asked).await)
+        };
+        let topic = |topic: &TopicData| LISTED_BYTES + topic.topic.len() + 8 * topic.partitions.len();
+        let bytes = state.transactional_id.len() + state.topics.iter().map(topic).sum::<usize>();
+        let fits = room.add(LISTED_BYTES + bytes).await;
+        states.push(if fits { state } else { too_long });
+    }
+    DescribeTransactionsResponse::default().with_transaction_states(states)
 }
 
+/// Asks for some at a time, so that the coordinator serves others in between.
 pub async fn list(client: &Client, request: ListTransactionsRequest) -> ListTransactionsResponse {
-    match ask(client, Request::List(request)).await {
-        Response::List(response) => response,
-        other => mismatch(&other),
+    let failed = |code: ErrorCode| ListTransactionsResponse::default().with_error_code(code.code());
+    let pattern = request.transactional_id_pattern.as_deref().filter(|pattern| !pattern.is_empty());
+    let Ok(pattern) = pattern.map(compile_expression).transpose() else {
+        return failed(ErrorCode::InvalidRegularExpression);
+    };
+    let is_asked_for = |id: &str| pattern.as_ref().is_none_or(|pattern| pattern.is_match(id));
+    let mut room = AnswerRoom::new(client);
+    let mut all = ListTransactionsResponse::default();
+    let mut after = None;
+    loop {
+        let (response, next) = match ask(client, Request::List { filters: request.clone(), after }).await {
+            Response::List { response, next } => (response, next),
+            other => mismatch(&other),
+        };
+        if response.error_code != 0 {
+            return response;
+        }
+        let listed = response.transaction_states.into_iter().filter(|it| is_asked_for(&it.transactional_id));
+        let before = all.transaction_states.len();
+        all.transaction_states.extend(listed);
+        let bytes =
+            all.transaction_states[before..].iter().map(|it| LISTED_BYTES + it.transactional_id.len());
+        if !room.add(bytes.sum()).await {
+            return failed(ErrorCode::InvalidRequest);
+        }
+        all.unknown_state_filters = response.unknown_state_filters;
+        match next {
+            Some(next) => after = Some(next),
+            None => return all,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use kafka_protocol::messages::TopicName;
-    use kafka_protocol::messages::describe_transactions_response::TransactionState;
     use kafka_protocol::messages::list_transactions_response::TransactionState as Listed;
     use kafka_protocol::protocol::{Encodable, HeaderVersion, StrBytes};
 

@@ -4,7 +4,7 @@
 //! Appends go through [`super::coordinator_log`], markers through [`super::markers`].
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
@@ -16,12 +16,12 @@ use slab::Slab;
 
 use super::coordinator_log::{Appending, Appends, LoadError, read_log, send_appends};
 use super::internal_topics::TRANSACTION_STATE;
-use super::markers;
+use super::markers::{self, Round};
 use crate::base::clock::{self, Monotonic, Now};
-use crate::base::{PartitionIndex, ShardId, TopicId, TopicPartition};
-use crate::coordinator::transactions::{Coordinator, Effect, Marker, Request, TransactionVersion};
+use crate::base::{PartitionIndex, ShardId, TopicId};
+use crate::coordinator::transactions::{Coordinator, Effect, Request, TransactionVersion};
 use crate::coordinator::{Content, ReplyToken, Ticket};
-use crate::io::runtime::{Notify, Queue, spawn};
+use crate::io::runtime::{Notify, Queue, spawn, yield_if_needed};
 use crate::metadata::{Image, TRANSACTION_VERSION};
 use crate::shard::messages::{ControlReply, ControlRequest, Reply, Request as ShardRequest};
 use crate::shard::{Answer, PartitionKey, Shard};
@@ -176,18 +176,42 @@ impl Driver {
 
     /// Runs `act` on the coordinator and does what it asks for.
     fn drive<R>(self: &Rc<Self>, act: impl FnOnce(&mut Coordinator, Now) -> R) -> R {
+        let (result, effects) = self.act(act);
+        for effect in effects {
+            self.perform(effect);
+        }
+        result
+    }
+
+    /// Runs `act` on the coordinator; with what it asks for.
+    fn act<R>(&self, act: impl FnOnce(&mut Coordinator, Now) -> R) -> (R, Vec<Effect>) {
         let (result, effects, deadline) = {
             let mut coordinator = self.coordinator.borrow_mut();
             let result = act(&mut coordinator, clock::now());
             (result, coordinator.drain_effects(), coordinator.next_deadline())
         };
-        for effect in effects {
-            self.perform(effect);
-        }
         if deadline.is_some_and(|deadline| deadline < self.armed_until.get()) {
             self.rearm.notify();
         }
-        result
+        (result, effects)
+    }
+
+    /// Does what has come due. Rounds of markers that failed before are gathered: they may be many, and wait for each
+    /// other. Others are not, so that a partition that does not answer holds up its own transactions alone.
+    fn advance(self: &Rc<Self>) {
+        let ((), effects) = self.act(|coordinator, now| coordinator.advance(now));
+        let mut rounds = Vec::new();
+        for effect in effects {
+            match effect {
+                Effect::WriteMarkers { marker, partitions, ticket } => {
+                    rounds.push((ticket, Round { marker, partitions }));
+                }
+                effect => self.perform(effect),
+            }
+        }
+        if !rounds.is_empty() {
+            self.start_markers(rounds);
+        }
     }
 
     fn perform(self: &Rc<Self>, effect: Effect) {
@@ -203,8 +227,7 @@ impl Driver {
                 spawn(Queue::Control, "producer id", self.clone().find_producer_id(ticket)).detach();
             }
             Effect::WriteMarkers { marker, partitions, ticket } => {
-                let task = self.clone().write_markers(marker, partitions, ticket);
-                spawn(Queue::Control, "transaction markers", task).detach();
+                self.start_markers(vec![(ticket, Round { marker, partitions })]);
             }
         }
     }
@@ -224,17 +247,17 @@ impl Driver {
         self.drive(|coordinator, now| coordinator.producer_id(ticket, result, now));
     }
 
-    async fn write_markers(
-        self: Rc<Self>,
-        marker: Marker,
-        partitions: BTreeSet<TopicPartition>,
-        ticket: Ticket,
-    ) {
+    fn start_markers(self: &Rc<Self>, rounds: Vec<(Ticket, Round)>) {
+        spawn(Queue::Control, "transaction markers", self.clone().write_markers(rounds)).detach();
+    }
+
+    async fn write_markers(self: Rc<Self>, rounds: Vec<(Ticket, Round)>) {
+        let (tickets, rounds): (Vec<Ticket>, Vec<Round>) = rounds.into_iter().unzip();
         // The shard's, not the driver's, which is of the time before a new topic's logs were opened: its partitions may
         // have been written already.
         let image = self.shard.image();
-        let mut results = markers::write(&self.shard, &image, marker, partitions).await;
-        for (partition, result) in &mut results {
+        let mut results = markers::write(&self.shard, &image, rounds).await;
+        for (partition, result) in results.iter_mut().flatten() {
             // Deleted meanwhile: there is nothing to end.
             if *result == Err(ErrorCode::UnknownTopicOrPartition)
                 && markers::find(&self.shard.image(), partition).is_none()
@@ -242,7 +265,11 @@ impl Driver {
                 *result = Ok(());
             }
         }
-        self.drive(|coordinator, now| coordinator.markers_written(ticket, results, now));
+        self.drive(|coordinator, now| {
+            for (ticket, results) in tickets.into_iter().zip(results) {
+                coordinator.markers_written(ticket, results, now);
+            }
+        });
     }
 
     fn load(self: &Rc<Self>, key: PartitionKey, epoch: i32) {
@@ -346,7 +373,9 @@ impl Driver {
 
     async fn keep_time(self: Rc<Self>) {
         while !self.shard.is_stopping() {
-            self.drive(|coordinator, now| coordinator.advance(now));
+            self.advance();
+            // What is due may be more than one turn does.
+            yield_if_needed().await;
             let deadline = self.coordinator.borrow().next_deadline();
             let deadline = deadline.unwrap_or_else(|| clock::monotonic().plus(IDLE_SLEEP));
             self.armed_until.set(deadline);

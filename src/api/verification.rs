@@ -7,13 +7,13 @@ use std::collections::BTreeSet;
 use kafka_protocol::protocol::StrBytes;
 
 use super::Client;
-use super::shares::Shares;
+use super::shares::{Share, Shares};
 use super::transactions::{ask, mismatch};
 use crate::base::{ShardId, TopicPartition};
 use crate::coordinator::transactions::{Producer, Request, Response, TransactionVersion};
 use crate::log::{Claim, Guard};
 use crate::shard::PartitionKey;
-use crate::shard::messages::{Reply, Request as ShardRequest, VerifyQuery};
+use crate::shard::messages::{RefusedGuard, Reply, Request as ShardRequest, VerifyQuery};
 use crate::wire::ErrorCode;
 
 /// What the version of a request lets the broker do and say.
@@ -67,34 +67,75 @@ pub(super) async fn verify<At>(
     let mut shares = Shares::new();
     for Candidate { at, owner, key, partition, sequence } in candidates {
         let bumps_epoch = operation == Operation::Add;
-        shares.add(owner, (at, partition), VerifyQuery { key, producer, sequence, bumps_epoch });
+        let place = (at, owner, key, partition);
+        shares.add(owner, place, VerifyQuery { key, producer, sequence, bumps_epoch });
     }
     let answers = shares.ask(&client.shard, ShardRequest::Verify, |reply| match reply {
         Reply::Verify(answers) => Some(answers),
         _ => None,
     });
     let mut verified = Vec::new();
-    let mut beginning: Vec<(At, TopicPartition, Guard)> = Vec::new();
-    for ((at, partition), answer) in answers.await {
+    let mut beginning = Vec::new();
+    for ((at, owner, key, partition), answer) in answers.await {
         match answer {
             Ok(None) => verified.push((at, Ok(Claim::Open))),
-            Ok(Some(guard)) => beginning.push((at, partition, guard)),
+            Ok(Some(guard)) => beginning.push(Beginning { at, owner, key, partition, guard }),
             Err(error) => verified.push((at, Err(error))),
         }
     }
-    if !beginning.is_empty() {
-        let partitions = beginning.iter().map(|(_, partition, _)| partition.clone()).collect();
-        let missing = ask_coordinator(client, id, producer, operation, partitions).await;
-        verified.extend(beginning.into_iter().map(|(at, partition, guard)| {
-            let result = match &missing {
-                Ok(missing) if missing.contains(&partition) => Err(not_added(operation)),
-                Ok(_) => Ok(Claim::Begins(guard)),
-                Err(error) => Err(*error),
-            };
-            (at, result)
-        }));
+    if beginning.is_empty() {
+        return verified;
     }
+    let partitions = beginning.iter().map(|beginning| beginning.partition.clone()).collect();
+    let missing = ask_coordinator(client, id, producer, operation, partitions).await;
+    let counters = &client.shard.counters;
+    counters.verifications.add(beginning.len() as u64);
+    let mut refused = Shares::new();
+    for Beginning { at, owner, key, partition, guard } in beginning {
+        let result = match &missing {
+            Ok(missing) if missing.contains(&partition) => Err(not_added(operation)),
+            Ok(_) => Ok(Claim::Begins(guard)),
+            Err(error) => Err(*error),
+        };
+        if let Err(error) = result {
+            counters.verifications_failed.increment();
+            let is_final = !is_asked_again(error);
+            refused.add(owner, (), RefusedGuard { key, producer: producer.id, guard, is_final });
+        }
+        verified.push((at, result));
+    }
+    give_back(client, refused).await;
     verified
+}
+
+/// A batch that may begin its transaction, if the coordinator says so.
+struct Beginning<At> {
+    at: At,
+    owner: ShardId,
+    key: PartitionKey,
+    partition: TopicPartition,
+    guard: Guard,
+}
+
+/// Tells the owners whose guards are good for nothing.
+async fn give_back(client: &Client, refused: Shares<RefusedGuard, ()>) {
+    for Share { owner, parts, .. } in refused.into_vec() {
+        match client.shard.ask(owner, ShardRequest::RefuseVerified(parts)).await {
+            Reply::Done => {}
+            _ => crate::base::fatal("a refused guard got another request's answer"),
+        }
+    }
+}
+
+/// Whether a producer that is told so sends the same batch again.
+fn is_asked_again(error: ErrorCode) -> bool {
+    matches!(
+        error,
+        ErrorCode::ConcurrentTransactions
+            | ErrorCode::CoordinatorLoadInProgress
+            | ErrorCode::CoordinatorNotAvailable
+            | ErrorCode::NotCoordinator
+    )
 }
 
 /// The partitions that are not in the transaction.

@@ -1,9 +1,9 @@
 //! WriteTxnMarkers 1: a coordinator ends a transaction on the partitions that this broker leads; administrators
-//! abort a transaction that hangs with it (KIP-664).
+//! abort a transaction that hangs with it (KIP-664). A coordinator epoch above those of all coordinators there have
+//! been is refused: it would be obeyed by the partition for ever.
 
 use std::collections::BTreeMap;
 
-use futures::future::join_all;
 use indexmap::IndexMap;
 use indexmap::map::Entry;
 use kafka_protocol::messages::write_txn_markers_request::WritableTxnMarker;
@@ -13,42 +13,51 @@ use kafka_protocol::messages::write_txn_markers_response::{
 use kafka_protocol::messages::{ProducerId, TopicName, WriteTxnMarkersRequest, WriteTxnMarkersResponse};
 use kafka_protocol::protocol::StrBytes;
 
+use super::markers::{Results, Round};
 use super::{Client, code, markers, transactions};
 use crate::base::{PartitionIndex, TopicPartition};
 use crate::coordinator::transactions::{Marker, TransactionVersion};
-use crate::metadata::Image;
+use crate::io::runtime::yield_if_needed;
 
 pub async fn handle(client: &Client, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse {
-    let image = client.shard.image();
-    let results = join_all(request.markers.into_iter().map(|marker| write(client, &image, marker))).await;
+    let producers: Vec<ProducerId> = request.markers.iter().map(|marker| marker.producer_id).collect();
+    let rounds = request.markers.into_iter().map(round).collect();
+    let results = markers::write(&client.shard, &client.shard.image(), rounds).await;
     // Kafka answers each producer once.
     let mut merged: IndexMap<ProducerId, WritableTxnMarkerResult, ahash::RandomState> = IndexMap::default();
-    for result in results {
-        match merged.entry(result.producer_id) {
-            Entry::Occupied(mut known) => known.get_mut().topics.extend(result.topics),
+    for (producer, results) in producers.into_iter().zip(results) {
+        let topics = topics(results);
+        match merged.entry(producer) {
+            Entry::Occupied(mut known) => known.get_mut().topics.extend(topics),
             Entry::Vacant(vacant) => {
-                vacant.insert(result);
+                let result = WritableTxnMarkerResult::default().with_producer_id(producer);
+                vacant.insert(result.with_topics(topics));
             }
         }
+        yield_if_needed().await;
     }
     WriteTxnMarkersResponse::default().with_markers(merged.into_values().collect())
 }
 
-async fn write(client: &Client, image: &Image, marker: WritableTxnMarker) -> WritableTxnMarkerResult {
+fn round(marker: WritableTxnMarker) -> Round {
     let named = marker.topics.iter().flat_map(|topic| {
         let name = &topic.name;
         topic.partition_indexes.iter().map(|index| TopicPartition::new(&*name.0, PartitionIndex(*index)))
     });
     let partitions = named.collect();
-    let written = Marker {
+    let marker = Marker {
         producer: transactions::producer(marker.producer_id, marker.producer_epoch),
         commit: marker.transaction_result,
         coordinator_epoch: marker.coordinator_epoch,
         // This version does not say.
         version: TransactionVersion::V0,
     };
+    Round { marker, partitions }
+}
+
+fn topics(results: Results) -> Vec<WritableTxnMarkerTopicResult> {
     let mut topics: BTreeMap<String, Vec<WritableTxnMarkerPartitionResult>> = BTreeMap::new();
-    for (partition, result) in markers::write(&client.shard, image, written, partitions).await {
+    for (partition, result) in results {
         topics.entry(partition.topic.to_string()).or_default().push(
             WritableTxnMarkerPartitionResult::default()
                 .with_partition_index(partition.partition.0)
@@ -60,5 +69,5 @@ async fn write(client: &Client, image: &Image, marker: WritableTxnMarker) -> Wri
             .with_name(TopicName(StrBytes::from_string(name)))
             .with_partitions(partitions)
     });
-    WritableTxnMarkerResult::default().with_producer_id(marker.producer_id).with_topics(topics.collect())
+    topics.collect()
 }

@@ -210,6 +210,10 @@ crate::counters! {
         pub expressions_refused: limit "group_expressions",
         /// A group request found as many waiting for writes to its partition of the offsets topic as may wait.
         pub group_requests_refused: limit "group_requests",
+        /// Something was asked of the transaction coordinator while as much was under way as may be.
+        pub transactions_refused_pending: limit "transactions_pending",
+        /// A transactional id or partitions of a transaction would have gone beyond kuring.transactions.bytes.max.
+        pub transactions_refused_room: limit "transaction_bytes",
     }
 }
 

@@ -22,6 +22,8 @@ pub struct TransactionSettings {
     /// Pause between attempts to add a partition while the last transaction ends, and for how long.
     pub add_retry_pause: Duration,
     pub add_retry_max: Duration,
+    /// What transactional ids and their transactions may hold.
+    pub bytes_max: u64,
 }
 
 impl TransactionSettings {
@@ -39,6 +41,7 @@ impl TransactionSettings {
             verifies_partitions: s.flag("transaction.partition.verification.enable"),
             add_retry_pause: duration("add.partitions.to.txn.retry.backoff.ms"),
             add_retry_max: duration("add.partitions.to.txn.retry.backoff.max.ms"),
+            bytes_max: s.number("kuring.transactions.bytes.max"),
         }
     }
 }

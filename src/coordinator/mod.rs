@@ -32,7 +32,7 @@ mod turn;
 #[cfg(test)]
 mod tests;
 
-pub use consumer::ConsumerRecord;
+pub use consumer::{ConsumerRecord, compile_expression};
 pub use figures::{Committed, Told};
 pub use interface::{Client, Content, Effect, KeyValue, ReplyToken, Request, Response, Ticket};
 pub use machine::Coordinator;

@@ -2,8 +2,11 @@
 
 use super::tests::{Bench, EPOCH, append, at, batch, config, fetch, offsets, settle};
 use super::*;
+use crate::base::clock::Timestamp;
+use crate::base::{ProducerEpoch, ProducerId};
 use crate::io::mem::{Fault as DiskFault, MemFiles, Operation};
 use crate::io::{FileHandle, OpenMode};
+use crate::wire::record::{BatchBuilder, Compression};
 use rustix::io::Errno;
 
 fn sticky(files: &MemFiles, operation: Operation, after: u64, error: Errno) {
@@ -318,4 +321,29 @@ fn recovery_gives_up_when_the_process_is_to_end() {
         clean: false,
     };
     assert!(matches!(Log::open(&bench.context, options, at(0)), Err(OpenError::Stopped)));
+}
+
+#[test]
+fn a_transaction_whose_first_batches_met_a_full_disk_begins_with_the_first_of_them() {
+    let bench = Bench::new(config(1 << 20));
+    let mut log = bench.open(Offset::ZERO, false);
+    let (id, epoch) = (ProducerId(5), ProducerEpoch(0));
+    let batch = |sequence: i32, claim| {
+        let mut builder = BatchBuilder::new(Offset::ZERO, Compression::NONE)
+            .with_producer(id, epoch, sequence)
+            .with_transactional();
+        builder.append(Timestamp(1), None, Some(b"value"), &[]);
+        Batch { claim, ..Batch::from_bytes(&builder.finish().unwrap()).unwrap() }
+    };
+    let query = VerificationQuery { id, epoch, sequence: 0, bumps_epoch: true };
+    let claim = Claim::Begins(log.begin_verification(query, at(0)).unwrap().unwrap());
+    append(&mut log, vec![super::tests::batch(1, 10)]);
+    sticky(bench.files(), Operation::Write, 0, Errno::NOSPC);
+    let refused = append(&mut log, vec![batch(0, claim), batch(1, claim)]);
+    assert_eq!(refused, [Err(ErrorCode::KafkaStorageError), Err(ErrorCode::KafkaStorageError)]);
+    bench.files().set_fault(None);
+    // Whichever of them comes first when it is sent again.
+    assert_eq!(append(&mut log, vec![batch(1, claim)]), [Err(ErrorCode::OutOfOrderSequenceNumber)]);
+    let results = append(&mut log, vec![batch(0, claim), batch(1, claim)]);
+    assert!(results.iter().all(Result::is_ok), "{results:?}");
 }

@@ -49,7 +49,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use crate::base::clock::{Monotonic, Now};
-use crate::base::{LeaderEpoch, Offset, ProducerEpoch, ProducerId, TopicPartition};
+use crate::base::{LeaderEpoch, Offset, ProducerId, TopicPartition};
 use crate::config::LogConfig;
 use crate::io::Files;
 use crate::wire::ErrorCode;
@@ -76,7 +76,7 @@ pub use reserve::Reserve;
 pub use scrub::{ScrubFinding, ScrubJob, ScrubOutcome, ScrubPosition};
 pub use segment::{FileRange, OffsetMetadata, SegmentFile, TimestampOffset};
 pub use txn_index::AbortedTransaction;
-pub use verification::{Claim, Guard};
+pub use verification::{Claim, Guard, Query as VerificationQuery};
 
 use epochs::Epochs;
 use jobs::Upkeep;
@@ -300,13 +300,16 @@ impl<F: Files> Log<F> {
     /// else the guard to append with once the coordinator has the partition in the transaction.
     pub fn begin_verification(
         &mut self,
-        id: ProducerId,
-        epoch: ProducerEpoch,
-        sequence: i32,
-        bumps_epoch: bool,
+        query: VerificationQuery,
         now: Now,
     ) -> Result<Option<Guard>, ErrorCode> {
-        self.producers.begin_verification(id, epoch, sequence, bumps_epoch, now.wall)
+        self.producers.begin_verification(query, now.wall)
+    }
+
+    /// *Shard.* The coordinator does not have the partition in the transaction; `is_final` unless the producer is to
+    /// ask for the same again.
+    pub fn refuse_verification(&mut self, id: ProducerId, guard: Guard, is_final: bool) {
+        self.producers.refuse_verification(id, guard, is_final);
     }
 
     /// *Shard.* A sweep: forgets producers that wrote nothing for `producer.id.expiration.ms`.

@@ -13,7 +13,7 @@ use crate::wire::ErrorCode;
 use crate::wire::record::{BatchHead, EndTxnMarker, increment_sequence};
 
 use super::txn_index::AbortedTransaction;
-use super::verification::{Claim, Guard, Verifications};
+use super::verification::{Claim, Guard, Query, Verification, Verifications};
 
 /// Batches remembered per producer; clients have at most as many requests in flight.
 pub const BATCHES_KEPT: usize = 5;
@@ -150,6 +150,8 @@ struct Undo {
     before: Option<Producer>,
     began: Option<Offset>,
     completed: Option<(Offset, ProducerId)>,
+    /// The guard that the change took away.
+    verification: Option<Verification>,
 }
 
 #[derive(Default, Debug)]
@@ -169,19 +171,17 @@ impl Producers {
     }
 
     /// The guard for the first batch of a transaction; `None` if it has been written.
-    pub fn begin_verification(
-        &mut self,
-        id: ProducerId,
-        epoch: ProducerEpoch,
-        sequence: i32,
-        bumps_epoch: bool,
-        now: Timestamp,
-    ) -> Result<Option<Guard>, ErrorCode> {
-        match self.producers.get(&id) {
-            Some(producer) if epoch < producer.epoch => Err(ErrorCode::InvalidProducerEpoch),
-            _ if self.is_in_transaction(id, epoch) => Ok(None),
-            _ => Ok(Some(self.verifications.begin(id, epoch, sequence, bumps_epoch, now))),
+    pub fn begin_verification(&mut self, query: Query, now: Timestamp) -> Result<Option<Guard>, ErrorCode> {
+        match self.producers.get(&query.id) {
+            Some(producer) if query.epoch < producer.epoch => Err(ErrorCode::InvalidProducerEpoch),
+            _ if self.is_in_transaction(query.id, query.epoch) => Ok(None),
+            _ => self.verifications.begin(query, now).map(Some).ok_or(ErrorCode::CoordinatorNotAvailable),
         }
+    }
+
+    /// The coordinator refused what `guard` was given for; `is_final` unless the same may be asked again.
+    pub fn refuse_verification(&mut self, id: ProducerId, guard: Guard, is_final: bool) {
+        self.verifications.refuse(id, guard, is_final);
     }
 
     fn is_in_transaction(&self, id: ProducerId, epoch: ProducerEpoch) -> bool {
@@ -202,7 +202,7 @@ impl Producers {
         match claim {
             Claim::Unchecked => Ok(()),
             Claim::Begins(guard) if current == Some(guard) => Ok(()),
-            Claim::Begins(_) | Claim::Open | Claim::EpochBumped => Err(ErrorCode::InvalidTxnState),
+            Claim::Begins(_) | Claim::Open | Claim::Marker { .. } => Err(ErrorCode::InvalidTxnState),
         }
     }
 
@@ -244,6 +244,13 @@ impl Producers {
         if epoch < producer.epoch {
             return Err(ErrorCode::InvalidProducerEpoch);
         }
+        if epoch > producer.epoch
+            && producer.transaction_first.is_some()
+            && head.attributes().is_transactional()
+        {
+            // The marker of the transaction before, which was decided already, is still to come: it would end both.
+            return Err(ErrorCode::ConcurrentTransactions);
+        }
         if verification.is_some_and(|verification| first > verification.lowest_sequence) {
             return Err(ErrorCode::OutOfOrderSequenceNumber);
         }
@@ -275,19 +282,28 @@ impl Producers {
     ) -> Result<(), ErrorCode> {
         const EPOCH_MAX: ProducerEpoch = ProducerEpoch(i16::MAX);
         let epoch = head.producer_epoch();
+        let (bumps_epoch, coordinator_epoch_max) = match claim {
+            Claim::Marker { bumps_epoch, coordinator_epoch_max } => (bumps_epoch, coordinator_epoch_max),
+            Claim::Unchecked | Claim::Open | Claim::Begins(_) => (false, i32::MAX),
+        };
+        let producer = self.producers.get(&head.producer_id());
         let is_late = |producer: &Producer| {
-            claim == Claim::EpochBumped
+            bumps_epoch
                 && epoch == producer.epoch
                 && epoch != EPOCH_MAX
                 && producer.transaction_first.is_some()
         };
-        match self.producers.get(&head.producer_id()) {
-            Some(producer) if epoch < producer.epoch || is_late(producer) => {
-                Err(ErrorCode::InvalidProducerEpoch)
-            }
-            Some(producer) if marker.coordinator_epoch < producer.coordinator_epoch => {
-                Err(ErrorCode::TransactionCoordinatorFenced)
-            }
+        if producer.is_some_and(|producer| epoch < producer.epoch || is_late(producer)) {
+            return Err(ErrorCode::InvalidProducerEpoch);
+        }
+        let known = producer.map_or(-1, |producer| producer.coordinator_epoch);
+        let is_nobodys = |epoch: i32| epoch > coordinator_epoch_max;
+        // An epoch that no coordinator ever had fences nobody: else one such marker would keep every later transaction
+        // of the producer from ending here. It was left by whoever may write, or by a topic of transactions that was
+        // deleted since.
+        match marker.coordinator_epoch {
+            epoch if epoch < known && !is_nobodys(known) => Err(ErrorCode::TransactionCoordinatorFenced),
+            epoch if epoch > known && is_nobodys(epoch) => Err(ErrorCode::TransactionCoordinatorFenced),
             _ => Ok(()),
         }
     }
@@ -313,10 +329,11 @@ impl Producers {
             producer.transaction_first = Some(first);
             self.open.insert(first, id);
         }
-        if head.attributes().is_transactional() {
-            self.verifications.clear(id);
-        }
-        self.undo.push(Undo { id, before, began: begins.then_some(first), completed: None });
+        let verification = match head.attributes().is_transactional() {
+            true => self.verifications.take(id),
+            false => None,
+        };
+        self.undo.push(Undo { id, before, began: begins.then_some(first), completed: None, verification });
     }
 
     /// A marker is in the log. Returns the transaction if there was one and the marker aborts it.
@@ -330,12 +347,13 @@ impl Producers {
         producer.coordinator_epoch = marker.coordinator_epoch;
         producer.last_timestamp = head.max_timestamp();
         let first = producer.transaction_first.take();
-        self.verifications.clear(id);
+        let verification = self.verifications.take(id);
         if let Some(first) = first {
             self.open.remove(&first);
             self.unreplicated.insert(first, last);
         }
-        self.undo.push(Undo { id, before, began: None, completed: first.map(|first| (first, id)) });
+        let completed = first.map(|first| (first, id));
+        self.undo.push(Undo { id, before, began: None, completed, verification });
         let first = first.filter(|_| !marker.commit)?;
         // Not the one of `first_unstable`: here what is not replicated counts as decided.
         let last_stable = self.open.keys().next().copied().unwrap_or(last.plus(1));
@@ -363,6 +381,9 @@ impl Producers {
             if let Some((first, id)) = undo.completed {
                 self.unreplicated.remove(&first);
                 self.open.insert(first, id);
+            }
+            if let Some(verification) = undo.verification {
+                self.verifications.restore(undo.id, verification);
             }
         }
     }
@@ -432,6 +453,7 @@ fn entry(
 
 #[cfg(test)]
 mod tests {
+    use super::super::verification::VERIFICATIONS_MAX;
     use super::*;
     use crate::wire::record::Attributes;
 
@@ -448,6 +470,19 @@ mod tests {
     fn transactional(mut head: BatchHead) -> BatchHead {
         head.set_attributes(Attributes::default().with_transactional(true));
         head
+    }
+
+    fn query(epoch: i16, sequence: i32, bumps_epoch: bool) -> Query {
+        Query { id: ProducerId(1), epoch: ProducerEpoch(epoch), sequence, bumps_epoch }
+    }
+
+    fn begin(
+        producers: &mut Producers,
+        epoch: i16,
+        sequence: i32,
+        bumps_epoch: bool,
+    ) -> Result<Option<Guard>, ErrorCode> {
+        producers.begin_verification(query(epoch, sequence, bumps_epoch), Timestamp(1000))
     }
 
     fn append(producers: &mut Producers, head: &BatchHead) -> Result<Check, ErrorCode> {
@@ -560,6 +595,31 @@ mod tests {
     }
 
     #[test]
+    fn rollback_gives_back_the_guard_of_a_transaction_that_did_not_begin() {
+        let mut producers = Producers::default();
+        let guard = begin(&mut producers, 0, 3, false).unwrap().unwrap();
+        let claim = Claim::Begins(guard);
+        let first = transactional(head(1, 0, 3, 10, 1));
+        producers.apply(&first);
+        producers.apply(&transactional(head(1, 0, 4, 11, 1)));
+        producers.rollback();
+        let later = transactional(head(1, 0, 4, 10, 1));
+        assert_eq!(
+            producers.check(&later, Origin::Client, claim),
+            Err(ErrorCode::OutOfOrderSequenceNumber),
+            "not before the one that failed with it"
+        );
+        assert_eq!(producers.check(&first, Origin::Client, claim), Ok(Check::Append));
+        producers.apply_marker(&head(1, 0, -1, 10, 1), EndTxnMarker { commit: false, coordinator_epoch: 1 });
+        producers.rollback();
+        assert_eq!(producers.check(&first, Origin::Client, claim), Ok(Check::Append), "nor was it ended");
+        producers.apply(&first);
+        producers.commit();
+        producers.rollback();
+        assert_eq!(producers.check(&later, Origin::Client, Claim::Open), Ok(Check::Append));
+    }
+
+    #[test]
     fn idle_producers_expire_unless_a_transaction_is_open() {
         let mut producers = Producers::default();
         append(&mut producers, &head(1, 0, 0, 0, 1)).unwrap();
@@ -577,10 +637,7 @@ mod tests {
         let check =
             |producers: &Producers, head: &BatchHead, claim| producers.check(head, Origin::Client, claim);
         assert_eq!(check(&producers, &first, Claim::Open), Err(ErrorCode::InvalidTxnState));
-        let begin = |producers: &mut Producers, epoch: i16, sequence| {
-            let epoch = ProducerEpoch(epoch);
-            producers.begin_verification(ProducerId(1), epoch, sequence, false, Timestamp(1000))
-        };
+        let begin = |producers: &mut Producers, epoch, sequence| begin(producers, epoch, sequence, false);
         let guard = begin(&mut producers, 0, 0).unwrap().unwrap();
         assert_eq!(begin(&mut producers, 0, 0), Ok(Some(guard)), "asked again");
         assert_eq!(check(&producers, &first, Claim::Begins(guard)), Ok(Check::Append));
@@ -602,10 +659,7 @@ mod tests {
     #[test]
     fn a_batch_does_not_overtake_the_one_that_was_verified_before_it() {
         let mut producers = Producers::default();
-        let begin = |producers: &mut Producers, sequence, bumps| {
-            let epoch = ProducerEpoch(0);
-            producers.begin_verification(ProducerId(1), epoch, sequence, bumps, Timestamp(1000))
-        };
+        let begin = |producers: &mut Producers, sequence, bumps| begin(producers, 0, sequence, bumps);
         let guard = begin(&mut producers, 3, false).unwrap().unwrap();
         begin(&mut producers, 5, false).unwrap();
         let claim = Claim::Begins(guard);
@@ -631,12 +685,86 @@ mod tests {
         let marker = EndTxnMarker { commit: true, coordinator_epoch: 1 };
         let end = head(1, 1, -1, 10, 1);
         let check = |producers: &Producers, claim| producers.check_marker(&end, marker, claim);
+        let bumped = Claim::Marker { bumps_epoch: true, coordinator_epoch_max: 1 };
         append(&mut producers, &transactional(head(1, 0, 0, 0, 1))).unwrap();
-        assert_eq!(check(&producers, Claim::EpochBumped), Ok(()));
+        assert_eq!(check(&producers, bumped), Ok(()));
         producers.apply_marker(&end, marker);
-        assert_eq!(check(&producers, Claim::EpochBumped), Ok(()), "written twice");
+        assert_eq!(check(&producers, bumped), Ok(()), "written twice");
         append(&mut producers, &transactional(head(1, 1, 0, 11, 1))).unwrap();
-        assert_eq!(check(&producers, Claim::EpochBumped), Err(ErrorCode::InvalidProducerEpoch));
+        assert_eq!(check(&producers, bumped), Err(ErrorCode::InvalidProducerEpoch));
         assert_eq!(check(&producers, Claim::Unchecked), Ok(()));
+    }
+
+    #[test]
+    fn a_coordinator_epoch_that_nobody_had_fences_nobody() {
+        let mut producers = Producers::default();
+        let end = head(1, 0, -1, 10, 1);
+        let marker = |coordinator_epoch| EndTxnMarker { commit: false, coordinator_epoch };
+        let check = |producers: &Producers, epoch| {
+            let claim = Claim::Marker { bumps_epoch: false, coordinator_epoch_max: 3 };
+            producers.check_marker(&end, marker(epoch), claim)
+        };
+        assert_eq!(check(&producers, i32::MAX), Err(ErrorCode::TransactionCoordinatorFenced));
+        assert_eq!(check(&producers, 3), Ok(()));
+        producers.apply_marker(&end, marker(2));
+        assert_eq!(check(&producers, 1), Err(ErrorCode::TransactionCoordinatorFenced), "a zombie's");
+        assert_eq!(check(&producers, 4), Err(ErrorCode::TransactionCoordinatorFenced));
+        // Written before this was looked at, or when the topic of transactions was another one.
+        producers.apply_marker(&end, marker(i32::MAX));
+        assert_eq!(check(&producers, 0), Ok(()));
+        assert_eq!(
+            check(&producers, i32::MAX),
+            Ok(()),
+            "as DescribeProducers tells it to who ends it by hand"
+        );
+    }
+
+    #[test]
+    fn a_transaction_does_not_begin_while_the_one_before_it_is_open() {
+        let mut producers = Producers::default();
+        append(&mut producers, &transactional(head(1, 0, 0, 0, 1))).unwrap();
+        let next = transactional(head(1, 1, 0, 1, 1));
+        for origin in [Origin::Client, Origin::Coordinator] {
+            let check = producers.check(&next, origin, Claim::Unchecked);
+            assert_eq!(check, Err(ErrorCode::ConcurrentTransactions));
+        }
+        producers.apply_marker(&head(1, 1, -1, 1, 1), EndTxnMarker { commit: true, coordinator_epoch: 1 });
+        assert_eq!(append(&mut producers, &next), Ok(Check::Append));
+    }
+
+    #[test]
+    fn the_guard_of_a_refused_verification_goes_when_nobody_else_counts_on_it() {
+        let mut producers = Producers::default();
+        let first = transactional(head(1, 0, 0, 10, 1));
+        let is_good = |producers: &Producers, guard| {
+            producers.check(&first, Origin::Client, Claim::Begins(guard)) == Ok(Check::Append)
+        };
+        let guard = begin(&mut producers, 0, 0, false).unwrap().unwrap();
+        begin(&mut producers, 0, 0, false).unwrap();
+        producers.refuse_verification(ProducerId(1), guard, true);
+        assert!(is_good(&producers, guard), "another request has it, too");
+        producers.refuse_verification(ProducerId(1), guard, true);
+        assert!(!is_good(&producers, guard));
+        let guard = begin(&mut producers, 0, 0, false).unwrap().unwrap();
+        producers.refuse_verification(ProducerId(1), guard, false);
+        assert!(is_good(&producers, guard), "it will be asked again");
+    }
+
+    #[test]
+    fn verifications_are_bounded() {
+        let mut producers = Producers::default();
+        let ask = |producers: &mut Producers, id| {
+            let query = Query { id: ProducerId(id), ..query(0, 0, false) };
+            producers.begin_verification(query, Timestamp(1000))
+        };
+        let last = VERIFICATIONS_MAX as i64;
+        for id in 0..last {
+            assert!(ask(&mut producers, id).is_ok());
+        }
+        assert_eq!(ask(&mut producers, last), Err(ErrorCode::CoordinatorNotAvailable));
+        let guard = ask(&mut producers, 0).unwrap().unwrap();
+        producers.refuse_verification(ProducerId(0), guard, true);
+        producers.refuse_verification(ProducerId(0), guard, true);
+        assert!(ask(&mut producers, last).is_ok());
     }
 }

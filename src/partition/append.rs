@@ -257,10 +257,11 @@ impl<F: Files, T> Partition<F, T> {
     }
 }
 
-/// A batch that a coordinator of this broker made.
+/// A batch that a coordinator of this broker made. Markers are taken whatever the topic's `max.message.bytes`: without
+/// them nothing behind their transaction could be read any more.
 fn own_batch<T>(append: &QueuedAppend<T>, bytes_max: usize) -> Result<Batch, ErrorCode> {
     let batch = ValidatedBatch::from_own(&append.records).map_err(|_| ErrorCode::CorruptMessage)?;
-    match batch.len() > bytes_max {
+    match batch.len() > bytes_max && !batch.head.attributes().is_control() {
         true => Err(ErrorCode::MessageTooLarge),
         false => Ok(Batch { head: batch.head, body: batch.body, claim: append.claim }),
     }

@@ -258,7 +258,11 @@ impl Leader {
         let groups = group_driver::Driver::start(&shard);
         let transactions = txn_driver::Driver::start(&shard);
         // It is empty: this is the only place that fills it.
-        let _ = control.set(ControlSources { quorum: quorum.clone(), groups: groups.clone() });
+        let _ = control.set(ControlSources {
+            quorum: quorum.clone(),
+            groups: groups.clone(),
+            transactions: transactions.clone(),
+        });
         let publisher = Publisher::new(shard.clone(), gate.clone(), groups.clone(), transactions.clone());
         let services = Services {
             shard: shard.clone(),

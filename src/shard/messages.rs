@@ -37,6 +37,8 @@ pub enum Request {
     },
     /// Whether transactional batches begin their transaction in their partition.
     Verify(Vec<VerifyQuery>),
+    /// The coordinator does not have these partitions in the transaction.
+    RefuseVerified(Vec<RefusedGuard>),
     LogSizes,
     /// The cluster's new image; answered when this shard's partitions are as it says.
     Publish(Arc<Image>),
@@ -241,6 +243,16 @@ pub struct VerifyQuery {
     pub sequence: i32,
     /// The client speaks transactions v2 (KIP-890).
     pub bumps_epoch: bool,
+}
+
+/// What the answer to a [`VerifyQuery`] was good for, and is no more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RefusedGuard {
+    pub key: PartitionKey,
+    pub producer: ProducerId,
+    pub guard: Guard,
+    /// The same is not to be asked again.
+    pub is_final: bool,
 }
 
 /// The size of one partition's log, for DescribeLogDirs.

@@ -117,6 +117,12 @@ crate::counters! {
         pub answers_cut: limit "answer_bytes",
         /// A move between log directories had not begun after MOVE_BEGIN_TIME_MAX: who asked for it was told so.
         pub moves_begun_late: limit "move_begin",
+        /// Batches and offset commits whose transaction was looked for at its coordinator.
+        pub verifications: total "kuring_transaction_verifications_total",
+        /// Of those, the ones that were refused.
+        pub verifications_failed: total "kuring_transaction_verifications_failed_total",
+        /// A transactional batch came while its log had given out as many guards as it may.
+        pub verifications_refused: limit "verifications",
         /// A batch decompressed to more than kuring.decompression.bytes.max or kuring.decompression.ratio.max allow.
         pub batches_too_large_decompressed: limit "decompressed_bytes",
         /// A compressed batch waited because as many of its shard as may be were half done.
@@ -383,6 +389,10 @@ impl Shard {
             Request::Verify(queries) => {
                 let verified = queries.iter().map(|query| self.verify(query)).collect();
                 self.mesh.push_reply(reply_to, Reply::Verify(verified));
+            }
+            Request::RefuseVerified(guards) => {
+                guards.iter().for_each(|guard| self.refuse_verified(guard));
+                self.mesh.push_reply(reply_to, Reply::Done);
             }
             Request::LogSizes => self.mesh.push_reply(reply_to, Reply::LogSizes(self.log_sizes())),
             Request::Checkpoint => self.tell_checkpoints(reply_to),

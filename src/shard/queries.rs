@@ -5,14 +5,16 @@ use std::rc::Rc;
 use super::Shard;
 use super::mesh::ReplyTo;
 use super::messages::{
-    Described, EpochQuery, LogSize, OffsetAnswer, OffsetQuery, OffsetTarget, Reply, VerifyQuery,
+    Described, EpochQuery, LogSize, OffsetAnswer, OffsetQuery, OffsetTarget, RefusedGuard, Reply, VerifyQuery,
 };
 use super::placement::PartitionKey;
 use crate::base::Offset;
 use crate::base::clock::{self, Timestamp};
 use crate::io::os::OsFiles;
 use crate::io::runtime::{Queue, spawn};
-use crate::log::{Guard, OffsetLookup, ReadError, TimeJob, TimestampOffset, TimestampTarget};
+use crate::log::{
+    Guard, OffsetLookup, ReadError, TimeJob, TimestampOffset, TimestampTarget, VerificationQuery,
+};
 use crate::partition::EpochEnd;
 use crate::wire::ErrorCode;
 
@@ -153,11 +155,24 @@ impl Shard {
 
     pub(super) fn verify(&self, query: &VerifyQuery) -> Result<Option<Guard>, ErrorCode> {
         let replica = self.replica(query.key).ok_or(ErrorCode::UnknownTopicOrPartition)?;
-        replica.with(|partition| {
-            let VerifyQuery { producer, sequence, bumps_epoch, .. } = *query;
-            let log = partition.log_mut();
-            log.begin_verification(producer.id, producer.epoch, sequence, bumps_epoch, clock::now())
-        })?
+        let VerifyQuery { producer, sequence, bumps_epoch, .. } = *query;
+        let query = VerificationQuery { id: producer.id, epoch: producer.epoch, sequence, bumps_epoch };
+        let verified =
+            replica.with(|partition| partition.log_mut().begin_verification(query, clock::now()))?;
+        if verified == Err(ErrorCode::CoordinatorNotAvailable) {
+            self.counters.verifications_refused.increment();
+        }
+        verified
+    }
+
+    /// A log that is gone has no guards.
+    pub(super) fn refuse_verified(&self, refused: &RefusedGuard) {
+        let RefusedGuard { key, producer, guard, is_final } = *refused;
+        if let Some(replica) = self.replica(key) {
+            let _ = replica.with(|partition| {
+                partition.log_mut().refuse_verification(producer, guard, is_final);
+            });
+        }
     }
 
     pub(super) fn log_sizes(&self) -> Vec<LogSize> {

@@ -26,5 +26,6 @@ mod protocol;
 mod restart;
 mod topic_ids;
 mod topics;
+mod transaction_bounds;
 mod transaction_rules;
 mod transactions;

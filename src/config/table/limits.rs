@@ -121,4 +121,13 @@ pub(super) static LIMITS: &[Definition] = &[
         "How many bytes of metadata and assignments the members of all groups may have the coordinator hold; a \
          quarter of it for one group.",
     ),
+    p(
+        "kuring.transactions.bytes.max",
+        Long,
+        Some("268435456"),
+        AtLeast(1 << 20),
+        Medium,
+        "How many bytes transactional ids and the partitions of their transactions may have the coordinator hold: \
+         about 550 for an id.",
+    ),
 ];

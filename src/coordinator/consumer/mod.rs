@@ -27,5 +27,6 @@ mod topics;
 
 pub(super) use group::ConsumerGroup;
 pub use records::ConsumerRecord;
+pub use regexes::compile as compile_expression;
 pub(super) use requests::Applied;
 pub(super) use topics::Topics;

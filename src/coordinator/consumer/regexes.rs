@@ -24,7 +24,7 @@ const REGEX_NESTING_MAX: u32 = 100;
 const REPETITIONS_MAX: u32 = 1000;
 
 /// The expression compiled to match whole names, or what is wrong with it.
-pub(super) fn compile(pattern: &str) -> Result<Regex, String> {
+pub fn compile(pattern: &str) -> Result<Regex, String> {
     if pattern.len() > REGEX_BYTES_MAX {
         return Err(format!("longer than {REGEX_BYTES_MAX} bytes"));
     }

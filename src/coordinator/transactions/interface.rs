@@ -55,8 +55,18 @@ pub enum Request {
         version: TransactionVersion,
     },
     Describe(StrBytes),
-    /// Every transactional id of this node; belongs to no partition.
-    List(ListTransactionsRequest),
+    /// Transactional ids of this node, some at a time; belongs to no partition. The expression is not looked at.
+    List {
+        filters: ListTransactionsRequest,
+        after: Option<ListCursor>,
+    },
+}
+
+/// The last transactional id that was looked at.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ListCursor {
+    pub(super) partition: PartitionIndex,
+    pub(super) id: StrBytes,
 }
 
 /// The answer to the [`Request`] of the same name.
@@ -69,7 +79,11 @@ pub enum Response {
     /// Who the producer is from now on.
     End(Result<Producer, ErrorCode>),
     Describe(TransactionState),
-    List(ListTransactionsResponse),
+    List {
+        response: ListTransactionsResponse,
+        /// Where to go on; `None` at the end.
+        next: Option<ListCursor>,
+    },
 }
 
 impl Request {
@@ -81,7 +95,7 @@ impl Request {
             | Request::VerifyPartitions { id, .. }
             | Request::End { id, .. }
             | Request::Describe(id) => Some(id),
-            Request::List(_) => None,
+            Request::List { .. } => None,
         }
     }
 
@@ -97,9 +111,10 @@ impl Request {
                     .with_transactional_id(TransactionalId(id.clone()))
                     .with_error_code(error.code()),
             ),
-            Request::List(_) => {
-                Response::List(ListTransactionsResponse::default().with_error_code(error.code()))
-            }
+            Request::List { .. } => Response::List {
+                response: ListTransactionsResponse::default().with_error_code(error.code()),
+                next: None,
+            },
         }
     }
 }

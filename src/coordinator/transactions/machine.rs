@@ -1,23 +1,21 @@
 //! The transaction coordinator itself: what is under way for each transactional id, and what becomes of it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::time::Duration;
+use std::collections::{BTreeMap, HashMap};
 
 use kafka_protocol::protocol::StrBytes;
 
 use super::super::interface::{ReplyToken, Ticket};
 use super::super::partitioner::partition_for;
 use super::super::turn::append_error;
-use super::interface::{Effect, Marker, Producer, Request, Response};
+use super::deadlines::{Kind, Sweep};
+use super::interface::{Effect, Producer, Request, Response};
+use super::partition::{Entry, Partition, Step, Then};
 use super::records::Record;
-use super::state::{State, Transaction, TransactionVersion};
-use crate::base::clock::{Monotonic, Now, Timestamp};
-use crate::base::{Counter, PartitionIndex, ProducerId, TopicPartition};
+use super::state::{Transaction, TransactionVersion};
+use crate::base::clock::{Monotonic, Now};
+use crate::base::{Counter, PartitionIndex, ProducerId};
 use crate::config::TransactionSettings;
 use crate::wire::ErrorCode;
-
-/// How long to wait before what failed and must not be given up is tried again.
-const RETRY_AFTER: Duration = Duration::from_millis(100);
 
 /// All transactional ids of the partitions of `__transaction_state` that this node leads.
 pub struct Coordinator {
@@ -31,21 +29,23 @@ pub struct Coordinator {
     /// Who waits for a producer id.
     waiting: HashMap<Ticket, Waiting>,
     next_ticket: u64,
-    /// All wait equally long, so they come due in order.
-    retries: VecDeque<(Monotonic, Place)>,
-    next_abort: Monotonic,
-    next_expiry: Monotonic,
+    /// What failed and must not be given up, by when it is tried again.
+    pub(super) retries: BTreeMap<(Monotonic, u64), Place>,
+    pub(super) next_retry: u64,
+    pub(super) next_warning: Monotonic,
+    timeouts: Sweep,
+    expiries: Sweep,
     pub(super) effects: Vec<Effect>,
-    /// Requests refused because too much was under way.
-    pub refused_pending: Counter,
+    /// Markers and records of decided ends that were put off.
+    pub(super) retried: Counter,
 }
 
 /// A transactional id under one leadership of its partition.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Place {
-    partition: PartitionIndex,
-    epoch: i32,
-    id: StrBytes,
+    pub(super) partition: PartitionIndex,
+    pub(super) epoch: i32,
+    pub(super) id: StrBytes,
 }
 
 enum Waiting {
@@ -53,63 +53,11 @@ enum Waiting {
     TimedOut(Place),
 }
 
-pub(super) struct Partition {
-    /// The leader epoch: markers carry it, so that those of an earlier coordinator are told apart.
-    pub(super) epoch: i32,
-    /// Its log is being read; requests are put off.
-    pub(super) is_loading: bool,
-    pub(super) entries: BTreeMap<StrBytes, Entry>,
-    /// Records that were not understood while the log was read.
-    skipped: u64,
-}
-
-pub(super) struct Entry {
-    /// As the last record has it; `None` before the first one is written.
-    pub(super) current: Option<Transaction>,
-    pub(super) step: Step,
-}
-
-/// What is under way for a transactional id; at most one thing at a time.
-pub(super) enum Step {
-    Nothing,
-    /// A record is being appended; `None` is a tombstone.
-    Append {
-        target: Option<Transaction>,
-        then: Then,
-    },
-    /// These partitions have not told that they have their marker.
-    Markers {
-        missing: BTreeSet<TopicPartition>,
-    },
-    /// Every partition has its marker; the record that says so could not be appended.
-    Completion,
-}
-
-/// What follows when a record was appended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Then {
-    Init {
-        token: ReplyToken,
-    },
-    Add {
-        token: ReplyToken,
-    },
-    End {
-        token: ReplyToken,
-    },
-    /// A producer was fenced in the middle of its transaction, by its successor or by its time-out.
-    Fence {
-        token: Option<ReplyToken>,
-    },
-    Complete,
-    Expire,
-}
-
 impl Coordinator {
     /// `partition_count` is how many partitions `__transaction_state` has or will have.
     pub fn new(settings: TransactionSettings, partition_count: i32, now: Now) -> Self {
-        let next_abort = now.monotonic.plus(settings.abort_interval);
-        let next_expiry = now.monotonic.plus(settings.expiry_interval);
+        let timeouts = Sweep::new(Kind::TimeOut, settings.abort_interval, now.monotonic);
+        let expiries = Sweep::new(Kind::Expiry, settings.expiry_interval, now.monotonic);
         Self {
             settings,
             partition_count,
@@ -118,11 +66,13 @@ impl Coordinator {
             tickets: HashMap::new(),
             waiting: HashMap::new(),
             next_ticket: 0,
-            retries: VecDeque::new(),
-            next_abort,
-            next_expiry,
+            retries: BTreeMap::new(),
+            next_retry: 0,
+            next_warning: Monotonic::ZERO,
+            timeouts,
+            expiries,
             effects: Vec::new(),
-            refused_pending: Counter::default(),
+            retried: Counter::default(),
         }
     }
 
@@ -149,8 +99,7 @@ impl Coordinator {
     /// each record, then [`Coordinator::loaded`].
     pub fn load(&mut self, partition: PartitionIndex, epoch: i32) {
         self.unload(partition);
-        let loading = Partition { epoch, is_loading: true, entries: BTreeMap::new(), skipped: 0 };
-        self.partitions.insert(partition, loading);
+        self.partitions.insert(partition, Partition::new(epoch, self.settings.id_expiration_ms));
     }
 
     /// Applies one record of the log of a partition that is being loaded. What is not understood is skipped,
@@ -186,7 +135,7 @@ impl Coordinator {
         let Some(partition) = self.partitions.remove(&index) else { return };
         self.tickets.retain(|_, place| place.partition != index);
         // A topic that is made again begins with the epochs of the old one.
-        self.retries.retain(|(_, place)| place.partition != index);
+        self.retries.retain(|_, place| place.partition != index);
         self.waiting
             .retain(|_, waiting| !matches!(waiting, Waiting::TimedOut(place) if place.partition == index));
         for entry in partition.entries.into_values() {
@@ -246,66 +195,27 @@ impl Coordinator {
         }
     }
 
-    /// The end of a round of markers. What failed is sent again.
-    pub fn markers_written(
-        &mut self,
-        ticket: Ticket,
-        results: Vec<(TopicPartition, Result<(), ErrorCode>)>,
-        now: Now,
-    ) {
-        let Some(place) = self.tickets.remove(&ticket) else { return };
-        let Some(entry) = self.entry_at(&place) else { return };
-        let Step::Markers { missing } = &mut entry.step else {
-            unreachable!("a ticket belongs to the one round of markers of its transactional id")
-        };
-        for (partition, result) in results {
-            match result {
-                Ok(()) => {
-                    missing.remove(&partition);
-                }
-                // Whoever has the higher epoch has ended it there.
-                Err(ErrorCode::InvalidProducerEpoch) => {
-                    tracing::warn!(%partition, transactional_id = %place.id, "a newer producer overtook a marker");
-                    missing.remove(&partition);
-                }
-                Err(error) => {
-                    tracing::debug!(%partition, %error, transactional_id = %place.id, "a marker is to be sent again");
-                }
-            }
-        }
-        match missing.is_empty() {
-            true => self.complete(place.partition, &place.id, now),
-            false => self.retries.push_back((now.monotonic.plus(RETRY_AFTER), place)),
-        }
-    }
-
     /// When [`Coordinator::advance`] is to be called at the latest; never while there is nothing to look at.
     pub fn next_deadline(&self) -> Option<Monotonic> {
-        let retry = self.retries.front().map(|(deadline, _)| *deadline);
         let sweep = self.partitions.values().any(|partition| !partition.entries.is_empty());
-        let sweep = sweep.then(|| self.next_abort.min(self.next_expiry));
-        retry.into_iter().chain(sweep).min()
+        let sweep = sweep.then(|| self.timeouts.next.min(self.expiries.next));
+        self.next_retry_at().into_iter().chain(sweep).min()
     }
 
-    /// Does what is due at `now`.
+    /// Does what is due at `now`, or a part of it.
     pub fn advance(&mut self, now: Now) {
-        while let Some((_, place)) = self.retries.pop_front_if(|(deadline, _)| *deadline <= now.monotonic) {
-            match self.entry_at(&place).map(|entry| &entry.step) {
-                Some(Step::Markers { .. }) => self.send_markers(place.partition, &place.id, now),
-                Some(Step::Completion) => self.complete(place.partition, &place.id, now),
-                _ => {}
-            }
-        }
-        if self.next_abort <= now.monotonic {
-            self.next_abort = now.monotonic.plus(self.settings.abort_interval);
-            for place in self.idle_where(|transaction, now| transaction.is_timed_out(now), now.wall) {
+        self.retry_due(now);
+        if self.timeouts.next <= now.monotonic {
+            let (places, timeouts) = self.sweep(self.timeouts.clone(), now);
+            self.timeouts = timeouts;
+            for place in places {
                 self.abort_timed_out(place, None, now);
             }
         }
-        if self.next_expiry <= now.monotonic {
-            self.next_expiry = now.monotonic.plus(self.settings.expiry_interval);
-            let expiration_ms = self.settings.id_expiration_ms;
-            for place in self.idle_where(|it, now| it.is_expired(now, expiration_ms), now.wall) {
+        if self.expiries.next <= now.monotonic {
+            let (places, expiries) = self.sweep(self.expiries.clone(), now);
+            self.expiries = expiries;
+            for place in places {
                 self.append(place.partition, &place.id, None, Then::Expire);
             }
         }
@@ -316,21 +226,7 @@ impl Coordinator {
         std::mem::take(&mut self.effects)
     }
 
-    /// The ids whose state is as asked and for which nothing is under way.
-    fn idle_where(&self, asked: impl Fn(&Transaction, Timestamp) -> bool, now: Timestamp) -> Vec<Place> {
-        let mut places = Vec::new();
-        for (index, partition) in self.partitions.iter().filter(|(_, partition)| !partition.is_loading) {
-            for (id, entry) in &partition.entries {
-                let is_idle = matches!(entry.step, Step::Nothing);
-                if is_idle && entry.current.as_ref().is_some_and(|transaction| asked(transaction, now)) {
-                    places.push(Place { partition: *index, epoch: partition.epoch, id: id.clone() });
-                }
-            }
-        }
-        places
-    }
-
-    fn entry_at(&mut self, place: &Place) -> Option<&mut Entry> {
+    pub(super) fn entry_at(&mut self, place: &Place) -> Option<&mut Entry> {
         let partition = self.partitions.get_mut(&place.partition)?;
         (partition.epoch == place.epoch).then_some(())?;
         partition.entries.get_mut(&place.id)
@@ -349,7 +245,7 @@ impl Coordinator {
 
     fn abort_timed_out(&mut self, place: Place, fresh: Option<ProducerId>, now: Now) {
         let version = self.version;
-        let Some(Entry { current: Some(current), step: Step::Nothing }) = self.entry_at(&place) else {
+        let Some(Entry { current: Some(current), step: Step::Nothing, .. }) = self.entry_at(&place) else {
             return;
         };
         if !current.is_timed_out(now.wall) {
@@ -379,14 +275,12 @@ impl Coordinator {
         let encoded = record.encode(self.version);
         let ticket = self.ticket();
         let partition = self.partitions.get_mut(&index).expect("only a partition that serves is written");
-        let entry = partition.entries.entry(id.clone());
-        let entry = entry.or_insert_with(|| Entry { current: None, step: Step::Nothing });
-        entry.step = Step::Append { target: record.value, then };
+        partition.entry(id).step = Step::Append { target: record.value, then };
         self.tickets.insert(ticket, Place { partition: index, epoch: partition.epoch, id: id.clone() });
         self.effects.push(Effect::Append { partition: index, record: encoded, ticket });
     }
 
-    fn ticket(&mut self) -> Ticket {
+    pub(super) fn ticket(&mut self) -> Ticket {
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
         ticket
@@ -424,17 +318,17 @@ impl Coordinator {
     }
 
     fn append_failed(&mut self, place: Place, then: Then, error: ErrorCode, now: Now) {
-        tracing::warn!(%error, transactional_id = %place.id, "an append to __transaction_state failed");
+        if then != Then::Complete {
+            tracing::warn!(%error, transactional_id = %place.id, "an append to __transaction_state failed");
+        }
         self.refuse(then, error);
         let Some(partition) = self.partitions.get_mut(&place.partition) else { return };
         match partition.entries.get_mut(&place.id) {
             Some(entry) if then == Then::Complete => {
                 entry.step = Step::Completion;
-                self.retries.push_back((now.monotonic.plus(RETRY_AFTER), place));
+                self.try_again(place, None, error, now);
             }
-            Some(Entry { current: None, .. }) => {
-                partition.entries.remove(&place.id);
-            }
+            Some(Entry { current: None, .. }) => partition.remove(&place.id),
             _ => {}
         }
     }
@@ -452,52 +346,5 @@ impl Coordinator {
 
     fn reply(&mut self, token: ReplyToken, response: Response) {
         self.effects.push(Effect::Reply { token, response });
-    }
-
-    /// Tells the partitions the end of a transaction that is decided.
-    fn send_markers(&mut self, index: PartitionIndex, id: &StrBytes, now: Now) {
-        let ticket = self.ticket();
-        let Some(partition) = self.partitions.get_mut(&index) else { return };
-        let Some(Entry { current: Some(current), step }) = partition.entries.get_mut(id) else { return };
-        let missing = match std::mem::replace(step, Step::Nothing) {
-            Step::Markers { missing } => missing,
-            _ => current.partitions.clone(),
-        };
-        if missing.is_empty() {
-            return self.complete(index, id, now);
-        }
-        *step = Step::Markers { missing: missing.clone() };
-        let marker = Marker {
-            producer: Producer::of(current),
-            commit: current.state == State::PrepareCommit,
-            coordinator_epoch: partition.epoch,
-            version: current.client_version,
-        };
-        self.tickets.insert(ticket, Place { partition: index, epoch: partition.epoch, id: id.clone() });
-        self.effects.push(Effect::WriteMarkers { marker, partitions: missing, ticket });
-    }
-
-    /// Every partition has its marker.
-    fn complete(&mut self, index: PartitionIndex, id: &StrBytes, now: Now) {
-        let entry = self.partitions.get(&index).and_then(|partition| partition.entries.get(id));
-        let Some(current) = entry.and_then(|entry| entry.current.as_ref()) else { return };
-        let target = current.completed(now.wall);
-        self.append(index, id, Some(target), Then::Complete);
-    }
-}
-
-impl Partition {
-    /// Applies a record, loaded or just appended.
-    fn apply(&mut self, record: Record) {
-        match record.value {
-            Some(value) => {
-                let entry = self.entries.entry(record.id);
-                let entry = entry.or_insert_with(|| Entry { current: None, step: Step::Nothing });
-                entry.current = Some(value);
-            }
-            None => {
-                self.entries.remove(&record.id);
-            }
-        }
     }
 }

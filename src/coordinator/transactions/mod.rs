@@ -7,9 +7,13 @@
 //! was appended, and loading a partition applies the same records by the same code. A transaction whose end
 //! was decided is carried through whatever happens: a partition that is loaded sends its markers again.
 
+mod deadlines;
+mod ending;
+mod figures;
 mod interface;
 mod list;
 mod machine;
+mod partition;
 mod records;
 mod requests;
 mod state;
@@ -17,7 +21,8 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-pub use interface::{Effect, Marker, Producer, Request, Response};
+pub use figures::Figures;
+pub use interface::{Effect, ListCursor, Marker, Producer, Request, Response};
 pub use machine::Coordinator;
 pub use records::{Record, RecordError};
 pub use state::{State, Transaction, TransactionVersion};

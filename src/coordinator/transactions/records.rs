@@ -47,8 +47,10 @@ impl Record {
         let mut key = Writer::new(KEY_VERSION);
         key.string(&self.id);
         let value = self.value.as_ref().map(|value| match version {
-            TransactionVersion::V0 => encode_plain(value),
-            TransactionVersion::V1 | TransactionVersion::V2 => encode_flexible(value),
+            TransactionVersion::V0 if !needs_flexible(value) => encode_plain(value),
+            TransactionVersion::V0 | TransactionVersion::V1 | TransactionVersion::V2 => {
+                encode_flexible(value)
+            }
         });
         KeyValue { key: key.finish(), value }
     }
@@ -60,6 +62,12 @@ impl Record {
             version => Err(RecordError::UnknownKey(version)),
         }
     }
+}
+
+/// Whether a restart in this state would end the transaction otherwise than its producer was told: a client may speak
+/// transactions v2 whatever the feature's level. (Kafka writes a plain value all the same, and forgets.)
+fn needs_flexible(value: &Transaction) -> bool {
+    value.client_version.bumps_epoch()
 }
 
 fn encode_plain(value: &Transaction) -> Bytes {
@@ -147,9 +155,8 @@ fn decode_value(value: &[u8]) -> Result<Transaction, RecordError> {
     let epoch = ProducerEpoch(reader.i16()?);
     let timeout_ms = reader.i32()?;
     let state = reader.i8()?;
-    let state = State::from_id(state)
-        .filter(|state| !matches!(state, State::Dead | State::PrepareEpochFence))
-        .ok_or(RecordError::UnknownState(state))?;
+    let state =
+        State::from_id(state).filter(|state| state.is_kept()).ok_or(RecordError::UnknownState(state))?;
     let mut partitions = BTreeSet::new();
     for _ in 0..reader.nullable_count()?.unwrap_or(0) {
         let topic = TopicName::new(&reader.string()?);

@@ -7,14 +7,15 @@ use kafka_protocol::protocol::StrBytes;
 use super::super::codec::STRING_BYTES_MAX;
 use super::super::interface::ReplyToken;
 use super::interface::{Producer, Request, Response};
-use super::machine::{Coordinator, Entry, Step, Then};
+use super::machine::Coordinator;
+use super::partition::{Entry, Partition, Step, Then, bytes_of};
 use super::state::{NO_EPOCH, State, Transaction, TransactionVersion, is_exhausted};
 use crate::base::clock::Now;
-use crate::base::{PartitionIndex, ProducerEpoch, ProducerId, TopicPartition};
+use crate::base::{PROCESS, PartitionIndex, ProducerEpoch, ProducerId, TopicPartition};
 use crate::wire::ErrorCode;
 
 /// Appends and rounds of markers that may be under way; what would add to them is refused.
-const PENDING_MAX: usize = 16_384;
+pub(super) const PENDING_MAX: usize = 16_384;
 
 /// What a request that changes something comes to.
 enum Verdict {
@@ -35,8 +36,8 @@ impl Coordinator {
         fresh: Option<ProducerId>,
         now: Now,
     ) -> Option<Response> {
-        if let Request::List(request) = &request {
-            return Some(Response::List(self.list(request, now.wall)));
+        if let Request::List { filters, after } = &request {
+            return Some(self.list(filters, after.as_ref(), now.wall));
         }
         let id = request.transactional_id().cloned().unwrap_or_default();
         if let Some(error) = self.refusal(&request, &id) {
@@ -67,7 +68,7 @@ impl Coordinator {
             Request::End { producer, commit, version, .. } => {
                 end_without_bump(entry, *producer, *commit, *version, token, now)
             }
-            Request::List(_) => unreachable!("it was answered above"),
+            Request::List { .. } => unreachable!("it was answered above"),
         };
         self.carry_out(index, id, request, verdict, token)
     }
@@ -83,7 +84,11 @@ impl Coordinator {
         match verdict {
             Verdict::Answer(response) => Some(response),
             _ if self.tickets.len() >= PENDING_MAX => {
-                self.refused_pending.increment();
+                PROCESS.transactions_refused_pending.increment();
+                Some(request.failed(ErrorCode::CoordinatorNotAvailable))
+            }
+            Verdict::Append(target, then) if !self.has_room_for(index, &id, &target, then) => {
+                PROCESS.transactions_refused_room.increment();
                 Some(request.failed(ErrorCode::CoordinatorNotAvailable))
             }
             Verdict::Append(target, then) => {
@@ -95,6 +100,19 @@ impl Coordinator {
                 None
             }
         }
+    }
+
+    /// Whether the id, or what is added to its transaction, may be held beside the others. What ends a transaction
+    /// always may.
+    fn has_room_for(&self, index: PartitionIndex, id: &StrBytes, target: &Transaction, then: Then) -> bool {
+        if !matches!(then, Then::Init { .. } | Then::Add { .. }) {
+            return true;
+        }
+        let entry = self.partitions.get(&index).and_then(|partition| partition.entries.get(id));
+        let before = entry.map_or(0, Entry::bytes);
+        let after = bytes_of(id, target);
+        let held: usize = self.partitions.values().map(Partition::bytes).sum();
+        after <= before || (held - before + after) as u64 <= self.settings.bytes_max
     }
 
     /// What is wrong with a request whatever state its transactional id is in.
@@ -124,7 +142,7 @@ impl Coordinator {
         let refuse = |error| Verdict::Answer(Response::Init(Err(error)));
         let created;
         let current = match entry {
-            Some(Entry { current: Some(current), step: Step::Nothing }) => current,
+            Some(Entry { current: Some(current), step: Step::Nothing, .. }) => current,
             Some(_) => return refuse(ErrorCode::ConcurrentTransactions),
             None => {
                 let Some(fresh) = fresh else { return Verdict::NeedsId };
@@ -189,7 +207,7 @@ fn add(
     let current = match entry {
         None => return answer(Err(ErrorCode::InvalidProducerIdMapping)),
         // First of all: the producer may be the one that the transition makes (KIP-890).
-        Some(Entry { current: Some(current), step: Step::Nothing }) => current,
+        Some(Entry { current: Some(current), step: Step::Nothing, .. }) => current,
         Some(_) => return answer(Err(ErrorCode::ConcurrentTransactions)),
     };
     if let Err(error) = check_producer(current, producer) {
@@ -237,7 +255,7 @@ fn end_without_bump(
     now: Now,
 ) -> Verdict {
     let answer = |result| Verdict::Answer(Response::End(result));
-    let Some(Entry { current: Some(current), step }) = entry else {
+    let Some(Entry { current: Some(current), step, .. }) = entry else {
         return answer(Err(ErrorCode::InvalidProducerIdMapping));
     };
     if let Err(error) = check_producer(current, producer) {
@@ -274,7 +292,7 @@ fn end(
     let answer = |result| Verdict::Answer(Response::End(result));
     let current = match entry {
         None => return answer(Err(ErrorCode::InvalidProducerIdMapping)),
-        Some(Entry { current: Some(current), step: Step::Nothing }) => current,
+        Some(Entry { current: Some(current), step: Step::Nothing, .. }) => current,
         Some(_) => return answer(Err(ErrorCode::ConcurrentTransactions)),
     };
     let is_of_last_id = current.previous_producer_id == producer.id

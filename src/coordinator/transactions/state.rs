@@ -136,6 +136,11 @@ impl State {
         matches!(self, State::PrepareCommit | State::PrepareAbort)
     }
 
+    /// Whether a record may have it.
+    pub fn is_kept(self) -> bool {
+        !matches!(self, State::Dead | State::PrepareEpochFence)
+    }
+
     /// Whether an id in this state may expire.
     pub fn may_expire(self) -> bool {
         State::Dead.may_follow(self)
@@ -187,15 +192,19 @@ impl Transaction {
         is_exhausted(self.epoch)
     }
 
-    /// Times out only where no other coordinator decides the end (KIP-939).
-    pub fn is_timed_out(&self, now: Timestamp) -> bool {
-        self.state == State::Ongoing
-            && self.timeout_ms != i32::MAX
-            && self.started_at.0.saturating_add(i64::from(self.timeout_ms)) < now.0
+    /// The last moment of the transaction under way. None where another coordinator decides the end (KIP-939).
+    pub fn times_out_after(&self) -> Option<Timestamp> {
+        let may = self.state == State::Ongoing && self.timeout_ms != i32::MAX;
+        may.then(|| Timestamp(self.started_at.0.saturating_add(i64::from(self.timeout_ms))))
     }
 
-    pub fn is_expired(&self, now: Timestamp, expiration_ms: i64) -> bool {
-        self.state.may_expire() && self.updated_at.0 <= now.0.saturating_sub(expiration_ms)
+    pub fn is_timed_out(&self, now: Timestamp) -> bool {
+        self.times_out_after().is_some_and(|last| last < now)
+    }
+
+    /// When an id that is not used any more is forgotten.
+    pub fn expires_at(&self, expiration_ms: i64) -> Option<Timestamp> {
+        self.state.may_expire().then(|| Timestamp(self.updated_at.0.saturating_add(expiration_ms)))
     }
 
     /// A producer starts, or its own next epoch when it says which one it had (KIP-360).

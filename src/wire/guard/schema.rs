@@ -273,7 +273,8 @@ const UPDATE_FEATURES: &[Field] = &[
 
 const DESCRIBE_TRANSACTIONS: &[Field] = &[all(STRINGS)];
 
-const LIST_TRANSACTIONS: &[Field] = &[all(STRINGS), all(Kind::ArrayOf(&INT64)), since(1, INT64)];
+const LIST_TRANSACTIONS: &[Field] =
+    &[all(STRINGS), all(Kind::ArrayOf(&INT64)), since(1, INT64), since(2, STRING)];
 
 const DESCRIBE_CONFIGS: &[Field] =
     &[all(Kind::Array(&[all(INT8), all(STRING), all(STRINGS)])), all(BOOL), since(3, BOOL)];

@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
+use kafka_protocol::messages::incremental_alter_configs_request::{AlterConfigsResource, AlterableConfig};
 use kafka_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
 use kafka_protocol::messages::list_offsets_response::ListOffsetsPartitionResponse;
 use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
 use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
 use kafka_protocol::messages::produce_response::PartitionProduceResponse;
 use kafka_protocol::messages::{
-    FetchRequest, InitProducerIdRequest, ListOffsetsRequest, MetadataRequest, ProduceRequest, RequestHeader,
-    ResponseHeader, TopicName,
+    FetchRequest, IncrementalAlterConfigsRequest, InitProducerIdRequest, ListOffsetsRequest, MetadataRequest,
+    ProduceRequest, RequestHeader, ResponseHeader, TopicName,
 };
 use kafka_protocol::protocol::{Decodable, Encodable, HeaderVersion, Request, StrBytes};
 use uuid::Uuid;
@@ -151,6 +152,26 @@ impl Raw {
         let response = self.call(12, &request);
         assert_eq!(response.topics[0].error_code, 0, "metadata of {topic}");
         response.topics[0].topic_id
+    }
+
+    /// Sets a topic's own value, or takes it away.
+    #[track_caller]
+    pub fn set_topic_config(&mut self, topic: &str, name: &str, value: Option<&str>) {
+        const TOPIC: i8 = 2;
+        const SET: i8 = 0;
+        const DELETE: i8 = 1;
+        let text = |text: &str| StrBytes::from_string(text.to_owned());
+        let config = AlterableConfig::default()
+            .with_name(text(name))
+            .with_config_operation(if value.is_some() { SET } else { DELETE })
+            .with_value(value.map(text));
+        let resource = AlterConfigsResource::default()
+            .with_resource_type(TOPIC)
+            .with_resource_name(text(topic))
+            .with_configs(vec![config]);
+        let request = IncrementalAlterConfigsRequest::default().with_resources(vec![resource]);
+        let response = self.call(1, &request);
+        assert_eq!(response.responses[0].error_code, 0, "{name} of {topic}");
     }
 
     /// A new producer id, at epoch 0.

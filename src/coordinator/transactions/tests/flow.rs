@@ -310,9 +310,9 @@ fn list(
     h: &mut Harness,
     with: impl FnOnce(ListTransactionsRequest) -> ListTransactionsRequest,
 ) -> (i16, Vec<String>, Vec<String>) {
-    let request = with(ListTransactionsRequest::default().with_duration_filter(-1));
-    match h.call(Request::List(request)) {
-        Response::List(response) => (
+    let filters = with(ListTransactionsRequest::default().with_duration_filter(-1));
+    match h.call(Request::List { filters, after: None }) {
+        Response::List { response, next: None } => (
             response.error_code,
             response.transaction_states.iter().map(|it| it.transactional_id.to_string()).collect(),
             response.unknown_state_filters.iter().map(ToString::to_string).collect(),
@@ -360,23 +360,23 @@ fn a_description_tells_partitions_and_times() {
 
 #[test]
 fn records_come_back_from_every_version() {
-    let mut transaction = Transaction::created(ProducerId(5), TIMEOUT_MS, crate::base::clock::Timestamp(77));
-    transaction = transaction.initialized(None, TIMEOUT_MS, transaction.updated_at).unwrap();
-    transaction = transaction.with_partitions(&partitions(&["a", "b"]), V2, transaction.updated_at);
-    transaction = transaction.prepared(true, V2, ProducerId(9), transaction.updated_at);
-    for version in [V0, V1, V2] {
+    let created = Transaction::created(ProducerId(5), TIMEOUT_MS, crate::base::clock::Timestamp(77));
+    for (version, client) in [(V0, V0), (V0, V2), (V1, V2), (V2, V2)] {
+        let now = created.updated_at;
+        let transaction = created.initialized(None, TIMEOUT_MS, now).unwrap();
+        let transaction = transaction.with_partitions(&partitions(&["a", "b"]), client, now);
+        let transaction = transaction.prepared(true, client, ProducerId(9), now);
         let record = Record { id: text("tränsaktion"), value: Some(transaction.clone()) };
         let encoded = record.encode(version);
         let mut expected = transaction.clone();
         // Not kept.
         expected.last_epoch = ProducerEpoch(-1);
-        if version == V0 {
+        if (version, client) == (V0, V0) {
             expected.previous_producer_id = ProducerId::NONE;
             expected.next_producer_id = ProducerId::NONE;
-            expected.client_version = V0;
         }
         let decoded = Record::decode(&encoded.key, encoded.value.as_deref()).unwrap();
-        assert_eq!(decoded.value, Some(expected), "{version:?}");
+        assert_eq!(decoded.value, Some(expected), "{version:?} {client:?}");
         for cut in 0..encoded.value.as_ref().unwrap().len() {
             assert!(Record::decode(&encoded.key, Some(&encoded.value.as_ref().unwrap()[..cut])).is_err());
         }

@@ -37,6 +37,7 @@ pub(super) fn settings() -> TransactionSettings {
         verifies_partitions: true,
         add_retry_pause: Duration::from_millis(20),
         add_retry_max: Duration::from_millis(100),
+        bytes_max: 256 << 20,
     }
 }
 
@@ -50,6 +51,7 @@ pub(super) fn producer(id: i64, epoch: i16) -> Producer {
 
 pub(super) struct Harness {
     pub(super) coordinator: Coordinator,
+    settings: TransactionSettings,
     pub(super) version: TransactionVersion,
     pub(super) now_ms: u64,
     next_token: u64,
@@ -68,8 +70,13 @@ pub(super) struct Harness {
 
 impl Harness {
     pub(super) fn new(version: TransactionVersion) -> Self {
+        Self::with(settings(), version)
+    }
+
+    pub(super) fn with(settings: TransactionSettings, version: TransactionVersion) -> Self {
         let mut harness = Self {
-            coordinator: fresh(version, now_at(0)),
+            coordinator: fresh(&settings, version, now_at(0)),
+            settings,
             version,
             now_ms: 0,
             next_token: 0,
@@ -108,7 +115,7 @@ impl Harness {
     pub(super) fn restart(&mut self) {
         self.appends.clear();
         self.rounds.clear();
-        self.coordinator = fresh(self.version, self.now());
+        self.coordinator = fresh(&self.settings, self.version, self.now());
         self.load_all();
     }
 
@@ -277,8 +284,8 @@ impl Harness {
     }
 }
 
-fn fresh(version: TransactionVersion, now: Now) -> Coordinator {
-    let mut coordinator = Coordinator::new(settings(), PARTITIONS, now);
+fn fresh(settings: &TransactionSettings, version: TransactionVersion, now: Now) -> Coordinator {
+    let mut coordinator = Coordinator::new(settings.clone(), PARTITIONS, now);
     coordinator.set_version(version);
     coordinator
 }

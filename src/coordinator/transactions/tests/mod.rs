@@ -1,5 +1,6 @@
 //! Tests of the transaction coordinator through its interface, over a log in memory.
 
+mod bounds;
 mod flow;
 mod harness;
 mod simulation;
