@@ -12,7 +12,7 @@ use rdkafka::{Message as _, Offset, TopicPartitionList};
 use crate::harness::client::{Client, Send};
 use crate::harness::{Broker, PATIENCE, eventually, shard_counts};
 
-const ONE_REPLICA: [(&str, &str); 4] = [
+pub const ONE_REPLICA: [(&str, &str); 4] = [
     ("transaction.state.log.replication.factor", "1"),
     ("transaction.state.log.min.isr", "1"),
     ("offsets.topic.replication.factor", "1"),
@@ -27,7 +27,7 @@ fn producer(client: &Client, id: &str, more: &[(&str, &str)]) -> BaseProducer {
     producer
 }
 
-fn put(producer: &BaseProducer, topic: &str, partition: i32, values: &[&str]) {
+pub fn put(producer: &BaseProducer, topic: &str, partition: i32, values: &[&str]) {
     for value in values {
         let record = BaseRecord::<(), str>::to(topic).partition(partition).payload(value);
         producer.send(record).map_err(|(error, _)| error).expect("queued");
@@ -35,7 +35,7 @@ fn put(producer: &BaseProducer, topic: &str, partition: i32, values: &[&str]) {
 }
 
 /// All values of the partitions, in the order of each partition, up to the last stable offset or the end.
-fn read(client: &Client, topic: &str, partitions: i32, isolation: &str) -> Vec<String> {
+pub fn read(client: &Client, topic: &str, partitions: i32, isolation: &str) -> Vec<String> {
     let consumer = client.consumer(&[("isolation.level", isolation), ("enable.partition.eof", "true")]);
     let mut assignment = TopicPartitionList::new();
     for partition in 0..partitions {

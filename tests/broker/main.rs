@@ -11,6 +11,7 @@ mod consumer_groups;
 mod crash;
 mod crowd;
 mod exactly_once;
+mod exactly_once_kills;
 mod faults;
 mod fetch;
 mod group_rules;

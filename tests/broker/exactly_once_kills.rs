@@ -1,0 +1,317 @@
+//! Consume, transform, produce, killed again and again: the client, the broker, and the broker between the decision of
+//! a transaction and each of its markers. Whatever was read committed in the end holds each input exactly once.
+//!
+//! A few kills here; `KURING_TXN_KILLS=100 cargo test --test broker exactly_once_kills -- --nocapture` runs as many. A
+//! failure prints its seed; `KURING_SEED` draws the same moments again, though not the same timing.
+
+use std::collections::BTreeMap;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use kafka_protocol::messages::{DescribeTransactionsRequest, TransactionalId};
+use kafka_protocol::protocol::StrBytes;
+use kuring::base::random::Random;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::KafkaError;
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+use rdkafka::{ClientConfig, Message as _, Offset, TopicPartitionList};
+
+use crate::exactly_once::{ONE_REPLICA, put, read};
+use crate::harness::client::{Client, Send};
+use crate::harness::raw::Raw;
+use crate::harness::{Broker, PATIENCE, eventually};
+
+/// Set in the process that copies: where the broker is.
+const COPIER: &str = "KURING_TEST_COPIER";
+const PARTITIONS: i32 = 2;
+/// Inputs between two kills.
+const INPUTS: usize = 20;
+/// One partition each: their markers are held back one by one.
+static MARKED: [&str; 3] = ["marked-0", "marked-1", "marked-2"];
+/// What holds markers back, and all other writes that wait for replicas.
+const TOO_FEW_REPLICAS: (&str, &str) = ("min.insync.replicas", "2");
+
+fn kills() -> usize {
+    std::env::var("KURING_TXN_KILLS").map_or(9, |kills| kills.parse().expect("a number of kills"))
+}
+
+fn seed() -> u64 {
+    match std::env::var("KURING_SEED") {
+        Ok(seed) => seed.parse().expect("KURING_SEED is a number"),
+        Err(_) => Random::from_os().next_u64() >> 16,
+    }
+}
+
+/// Not a test of its own: the process that [`Run::start_copier`] starts, until it is killed.
+#[test]
+fn copier_of_the_kills() {
+    let Ok(bootstrap) = std::env::var(COPIER) else { return };
+    loop {
+        let Err(error) = copy(&bootstrap);
+        println!("copier: {error}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Copies from `in` to `out-a` and `out-b`, some at a time with their offsets in one transaction.
+fn copy(bootstrap: &str) -> Result<std::convert::Infallible, KafkaError> {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", bootstrap).set("socket.timeout.ms", "5000");
+    let producer: BaseProducer =
+        config.clone().set("transactional.id", "copier").set("linger.ms", "1").create()?;
+    producer.init_transactions(PATIENCE)?;
+    let consumer: BaseConsumer = config
+        .set("group.id", "copier")
+        // The next process takes the place of the killed one at once.
+        .set("group.instance.id", "copier")
+        .set("session.timeout.ms", "10000")
+        .set("heartbeat.interval.ms", "500")
+        .set("enable.auto.commit", "false")
+        .set("auto.offset.reset", "earliest")
+        .set("isolation.level", "read_committed")
+        .create()?;
+    consumer.subscribe(&["in"])?;
+    let mut random = Random::from_os();
+    loop {
+        let mut batch = Vec::new();
+        let mut next = TopicPartitionList::new();
+        let size = 1 + random.below(8) as usize;
+        while batch.len() < size {
+            let Some(message) = consumer.poll(Duration::from_millis(50)) else { break };
+            let message = message?;
+            let value = message.payload().expect("every record has a value").to_vec();
+            batch.push((message.partition(), String::from_utf8(value).expect("text")));
+            let (partition, offset) = (message.partition(), Offset::Offset(message.offset() + 1));
+            match next.find_partition("in", partition) {
+                Some(mut known) => known.set_offset(offset)?,
+                None => next.add_partition_offset("in", partition, offset)?,
+            }
+        }
+        if batch.is_empty() {
+            continue;
+        }
+        producer.begin_transaction()?;
+        for (partition, value) in &batch {
+            for topic in ["out-a", "out-b"] {
+                let record = BaseRecord::<(), str>::to(topic).partition(*partition).payload(value);
+                producer.send(record).map_err(|(error, _)| error)?;
+            }
+        }
+        let group = consumer.group_metadata().expect("it is in a group");
+        producer.send_offsets_to_transaction(&next, &group, PATIENCE)?;
+        if random.below(5) == 0 {
+            producer.flush(PATIENCE)?;
+            producer.abort_transaction(PATIENCE)?;
+            rewind(&consumer)?;
+        } else {
+            producer.commit_transaction(PATIENCE)?;
+        }
+    }
+}
+
+/// Back to what is committed.
+fn rewind(consumer: &BaseConsumer) -> Result<(), KafkaError> {
+    for element in consumer.committed(PATIENCE)?.elements() {
+        let offset = match element.offset() {
+            Offset::Offset(offset) => Offset::Offset(offset),
+            _ => Offset::Beginning,
+        };
+        consumer.seek(element.topic(), element.partition(), offset, PATIENCE)?;
+    }
+    Ok(())
+}
+
+struct Run {
+    broker: Broker,
+    random: Random,
+    copier: Option<Child>,
+    inputs: usize,
+    /// Values of the transactions that were killed between their markers.
+    marked: Vec<String>,
+    counts: BTreeMap<&'static str, usize>,
+}
+
+impl Run {
+    fn new(seed: u64) -> Self {
+        let broker = Broker::with(2, &ONE_REPLICA);
+        let client = Client::of(&broker);
+        for topic in ["in", "out-a", "out-b"] {
+            client.create_topic(topic, PARTITIONS, &[]);
+        }
+        for topic in MARKED {
+            client.create_topic(topic, 1, &[]);
+        }
+        Self {
+            broker,
+            random: Random::seeded(seed),
+            copier: None,
+            inputs: 0,
+            marked: Vec::new(),
+            counts: BTreeMap::new(),
+        }
+    }
+
+    fn feed(&mut self) {
+        let client = Client::of(&self.broker);
+        let numbers = self.inputs..self.inputs + INPUTS;
+        let sends: Vec<Send> = numbers
+            .map(|number| Send::value(format!("v{number:05}")).to(number as i32 % PARTITIONS))
+            .collect();
+        client.send(&client.producer(&[("enable.idempotence", "true")]), "in", &sends);
+        self.inputs += INPUTS;
+    }
+
+    fn start_copier(&mut self) {
+        if self.copier.is_some() {
+            return;
+        }
+        let program = std::env::current_exe().expect("this program");
+        let copier = Command::new(program)
+            .args(["--exact", "exactly_once_kills::copier_of_the_kills", "--nocapture"])
+            .env(COPIER, self.broker.bootstrap())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("this program runs");
+        self.copier = Some(copier);
+    }
+
+    fn stop_copier(&mut self) {
+        if let Some(mut copier) = self.copier.take() {
+            copier.kill().expect("the child is ours");
+            copier.wait().expect("the child is ours");
+        }
+    }
+
+    fn kill(&mut self, number: usize) {
+        self.feed();
+        self.start_copier();
+        std::thread::sleep(Duration::from_micros(self.random.below(900_000)));
+        match number % 3 {
+            0 => {
+                *self.counts.entry("client").or_default() += 1;
+                self.stop_copier();
+            }
+            1 => {
+                *self.counts.entry("broker").or_default() += 1;
+                self.restart();
+            }
+            _ => self.kill_between_markers(number / 3 % MARKED.len()),
+        }
+    }
+
+    fn restart(&mut self) {
+        self.broker.kill();
+        self.broker.start_again(2);
+    }
+
+    /// Kills the broker when a transaction is decided and `written` of its three partitions have their marker.
+    fn kill_between_markers(&mut self, written: usize) {
+        *self.counts.entry(["no marker", "one marker", "two markers"][written]).or_default() += 1;
+        let held = &MARKED[written..];
+        let value = format!("m{:05}", self.marked.len());
+        let mut raw = Raw::connect(&self.broker);
+        let client = Client::of(&self.broker);
+        let config = client.config(&[
+            ("transactional.id", "marked"),
+            ("linger.ms", "1"),
+            ("socket.timeout.ms", "5000"),
+        ]);
+        let producer: BaseProducer = config.create().expect("a producer");
+        producer.init_transactions(PATIENCE).expect("a producer id");
+        producer.begin_transaction().unwrap();
+        for topic in MARKED {
+            put(&producer, topic, 0, &[&value]);
+        }
+        producer.flush(PATIENCE).expect("written");
+        for topic in held {
+            raw.set_topic_config(topic, TOO_FEW_REPLICAS.0, Some(TOO_FEW_REPLICAS.1));
+        }
+        producer.commit_transaction(PATIENCE).expect("decided");
+        self.marked.push(value);
+        let there = |client: &Client, topics: &[&str], count: usize| {
+            for topic in topics {
+                eventually("committed values", || {
+                    (read(client, topic, 1, "read_committed").len() == count).then_some(())
+                });
+            }
+        };
+        there(&client, &MARKED[..written], self.marked.len());
+        assert_eq!(state(&mut raw, "marked"), "PrepareCommit");
+        self.restart();
+        let client = Client::of(&self.broker);
+        let mut raw = Raw::connect(&self.broker);
+        assert_eq!(state(&mut raw, "marked"), "PrepareCommit");
+        for topic in held {
+            assert_eq!(read(&client, topic, 1, "read_committed").len(), self.marked.len() - 1, "{topic}");
+            raw.set_topic_config(topic, TOO_FEW_REPLICAS.0, None);
+        }
+        there(&client, &MARKED, self.marked.len());
+        eventually("CompleteCommit", || (state(&mut raw, "marked") == "CompleteCommit").then_some(()));
+    }
+
+    fn check(&mut self) {
+        self.start_copier();
+        let client = Client::of(&self.broker);
+        let inputs: Vec<String> = (0..self.inputs).map(|number| format!("v{number:05}")).collect();
+        let mut before = 0;
+        loop {
+            let mut copied = read(&client, "out-a", PARTITIONS, "read_committed");
+            copied.sort_unstable();
+            let twice = copied.windows(2).find(|pair| pair[0] == pair[1]);
+            assert_eq!(twice, None, "copied twice");
+            if copied == inputs {
+                break;
+            }
+            // As long as it goes on there is hope.
+            eventually("the copier goes on", || {
+                (read(&client, "out-a", PARTITIONS, "read_committed").len() > before).then_some(())
+            });
+            before = copied.len();
+        }
+        for (topic, wanted) in
+            [("out-b", &inputs)].into_iter().chain(MARKED.map(|topic| (topic, &self.marked)))
+        {
+            let partitions = if topic == "out-b" { PARTITIONS } else { 1 };
+            eventually("the markers are everywhere", || {
+                let mut values = read(&client, topic, partitions, "read_committed");
+                values.sort_unstable();
+                (values.len() >= wanted.len()).then(|| assert_eq!(&values, wanted, "{topic}"))
+            });
+        }
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        if let Some(mut copier) = self.copier.take() {
+            let _ = copier.kill();
+            let _ = copier.wait();
+        }
+    }
+}
+
+fn state(raw: &mut Raw, id: &str) -> String {
+    let id = TransactionalId(StrBytes::from_string(id.to_owned()));
+    let request = DescribeTransactionsRequest::default().with_transactional_ids(vec![id]);
+    eventually("the coordinator is loaded", || {
+        let state = raw.call(0, &request).transaction_states[0].clone();
+        (!matches!(state.error_code, 14..=16)).then(|| state.transaction_state.to_string())
+    })
+}
+
+#[test]
+fn each_input_is_copied_once_whatever_is_killed() {
+    if Broker::is_kafka() {
+        return;
+    }
+    let seed = seed();
+    println!("seed {seed}");
+    let mut run = Run::new(seed);
+    for number in 0..kills() {
+        run.kill(number);
+    }
+    run.check();
+    println!("kills: {:?}; {} inputs", run.counts, run.inputs);
+}
