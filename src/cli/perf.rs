@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 use super::output::{Failure, Output};
 use super::produce::{AcksName, CompressionName};
 use super::{ConnectArguments, interrupt_flag};
+use crate::client::producer::Acks;
 use crate::perf::{ConsumeLoad, PERCENTILES, ProduceLoad, Report, Setting, Side, Tick, write_histogram};
 
 #[derive(Subcommand)]
@@ -23,6 +24,7 @@ pub enum PerfCommand {
   kuring perf produce --rate 100000 --record-size 1024 --linger 5 --acks all --hdr produce.hgrm
   kuring perf produce --records 1000000 --compression lz4 --json > result.json
   kuring perf produce --connections 1000 --partitions 100 --batch-size 1 --in-flight 1
+  kuring perf produce --transactional --transaction-duration 100
 
 With --rate the schedule does not wait for the broker and latency counts from the time a record was due
 (no coordinated omission); without, from the time its batch was sent. Progress goes to standard error.
@@ -106,6 +108,12 @@ struct LoadArguments {
     /// Send with a producer id and sequences
     #[arg(long)]
     idempotent: bool,
+    /// Send in transactions, each connection in its own; needs --acks all and a cluster of one broker
+    #[arg(long)]
+    transactional: bool,
+    /// Milliseconds from the first record of a transaction to its commit
+    #[arg(long, value_name = "MS", default_value_t = 1000.0, requires = "transactional")]
+    transaction_duration: f64,
 }
 
 #[derive(Args)]
@@ -233,6 +241,9 @@ fn load(
     {
         return Err(Failure::Told("--rate must be above 0".into()));
     }
+    if arguments.transactional && arguments.acks.acks() != Acks::All {
+        return Err(Failure::Told("--transactional needs --acks all".into()));
+    }
     Ok(ProduceLoad {
         record_bytes: arguments.record_size,
         keys: arguments.keys,
@@ -242,7 +253,11 @@ fn load(
         linger: seconds("--linger", arguments.linger / 1000.0)?,
         compression: arguments.compression.compression(),
         in_flight_max: arguments.in_flight.max(1),
-        idempotent: arguments.idempotent,
+        idempotent: arguments.idempotent || arguments.transactional,
+        transaction: match arguments.transactional {
+            true => Some(seconds("--transaction-duration", arguments.transaction_duration / 1000.0)?),
+            false => None,
+        },
         duration: duration.map(|duration| seconds("--duration", duration)).transpose()?,
         records,
     })

@@ -58,6 +58,10 @@ pub enum Target {
     Leader(TopicPartition),
 }
 
+/// What FindCoordinator is asked for.
+const GROUP: i8 = 0;
+const TRANSACTIONAL_ID: i8 = 1;
+
 /// One thread's view of a cluster.
 pub struct Cluster {
     pub network: Network,
@@ -237,12 +241,22 @@ impl Cluster {
 
     /// The coordinator of a group.
     pub fn coordinator(&mut self, group: &str) -> Result<NodeId> {
-        let key = StrBytes::from_string(group.to_owned());
+        self.find_coordinator(GROUP, "group", group)
+    }
+
+    /// The coordinator of a transactional id.
+    pub fn transaction_coordinator(&mut self, id: &str) -> Result<NodeId> {
+        self.find_coordinator(TRANSACTIONAL_ID, "transactional id", id)
+    }
+
+    fn find_coordinator(&mut self, key_type: i8, kind: &str, name: &str) -> Result<NodeId> {
+        let key = StrBytes::from_string(name.to_owned());
         self.retry(|cluster, deadline| {
             let node = cluster.node(&Target::Any, deadline)?;
             let timeout = cluster.config.network.request_timeout;
             let response = cluster.call_node::<FindCoordinatorRequest>(node, timeout, |version| {
                 let request = FindCoordinatorRequest::default();
+                let request = if version > 0 { request.with_key_type(key_type) } else { request };
                 match version {
                     0..=3 => request.with_key(key.clone()),
                     _ => request.with_coordinator_keys(vec![key.clone()]),
@@ -254,7 +268,7 @@ impl Cluster {
             let (host, port) = found.map_or((&response.host, response.port), |c| (&c.host, c.port));
             if let Some(code) = ErrorCode::try_from_code(code) {
                 return Err(ClientError::broker(
-                    format!("find the coordinator of group {group}"),
+                    format!("find the coordinator of {kind} {name}"),
                     code,
                     None,
                 ));

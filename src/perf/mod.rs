@@ -14,6 +14,7 @@ mod produce;
 mod produce_frame;
 mod report;
 mod schedule;
+mod transaction;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,7 +34,7 @@ pub use report::{PERCENTILES, Report, Side, write_histogram};
 use body::{Bodies, STAMP_BYTES};
 use consume::{ConsumeWorker, Reading};
 use live::{Live, Ticker};
-use plan::{Plan, producer_ids};
+use plan::{Plan, identities};
 use produce::ProduceWorker;
 use report::Recorder;
 use schedule::Schedule;
@@ -72,6 +73,8 @@ pub struct ProduceLoad {
     pub compression: Compression,
     pub in_flight_max: usize,
     pub idempotent: bool,
+    /// Each connection commits a transaction after so long and begins the next one; idempotent, too.
+    pub transaction: Option<Duration>,
     pub duration: Option<Duration>,
     pub records: Option<u64>,
 }
@@ -172,7 +175,10 @@ fn produce_workers(
     let bodies = Arc::new(Bodies::make(load)?);
     let links = plan.workers.iter().map(|share| share.links.len()).sum();
     // Each connection has an id of its own, because connections may share partitions.
-    let ids = if load.idempotent { producer_ids(setting, links)? } else { Vec::new() };
+    let ids = match load.idempotent || load.transaction.is_some() {
+        true => identities(setting, plan, links, load.transaction.is_some())?,
+        false => Vec::new(),
+    };
     let mut ids = ids.into_iter();
     let worker = |(number, share): (usize, &plan::Share)| {
         let load = ProduceLoad { records: part(load.records, number, count), ..load.clone() };

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
-use kafka_protocol::messages::{FetchRequest, InitProducerIdRequest, ProduceRequest};
+use kafka_protocol::messages::{FetchRequest, InitProducerIdRequest, ProduceRequest, TransactionalId};
+use kafka_protocol::protocol::StrBytes;
 
 use super::Setting;
 use crate::base::clock::monotonic;
@@ -15,6 +16,11 @@ use crate::base::{
 use crate::client::producer::Sequence;
 use crate::client::{ClientError, Cluster, NewTopic, NodeId, OffsetAt, Result, Target};
 use crate::wire::ErrorCode;
+
+/// Longer than any transaction of a run.
+const TRANSACTION_TIMEOUT_MS: i32 = 600_000;
+/// From here on a produce request adds its partitions to its transaction.
+const FIRST_PRODUCE_WITH_ADD: i16 = 12;
 
 pub struct Plan {
     pub topic: TopicName,
@@ -137,17 +143,42 @@ fn spread(links: Vec<LinkPlan>, count: usize) -> Vec<LinkPlan> {
     spread
 }
 
-/// Producer ids, `count` of them.
-pub fn producer_ids(setting: &Setting, count: usize) -> Result<Vec<Sequence>> {
+/// Who a connection produces as.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    pub sequence: Sequence,
+    pub transactional_id: Option<String>,
+}
+
+/// `count` producers, transactional ones with an id of their own.
+pub fn identities(
+    setting: &Setting,
+    plan: &Plan,
+    count: usize,
+    is_transactional: bool,
+) -> Result<Vec<Identity>> {
     let mut cluster = Cluster::new(setting.cluster.clone())?;
     let mut ids = Vec::new();
-    for _ in 0..count {
+    if is_transactional {
+        check_transactions(&mut cluster, plan)?;
+    }
+    for number in 0..count {
+        // Of this run alone: the last one may have left a transaction open.
+        let transactional_id =
+            is_transactional.then(|| format!("{}-{}-{number}", plan.topic, std::process::id()));
+        let node = match &transactional_id {
+            Some(id) => Some(cluster.transaction_coordinator(id)?),
+            None => None,
+        };
         // A broker that has just started may have none to give yet.
-        let response = cluster.retry(|cluster, _| {
-            let response = cluster.call(&Target::Any, |_| {
+        let response = cluster.retry(|cluster, deadline| {
+            let node = node.map_or_else(|| cluster.node(&Target::Any, deadline), Ok)?;
+            let response = cluster.call_node(node, deadline.since(monotonic()), |_| {
+                let timeout_ms = if is_transactional { TRANSACTION_TIMEOUT_MS } else { i32::MAX };
+                let id = transactional_id.clone().map(|id| TransactionalId(StrBytes::from_string(id)));
                 InitProducerIdRequest::default()
-                    .with_transactional_id(None)
-                    .with_transaction_timeout_ms(i32::MAX)
+                    .with_transactional_id(id)
+                    .with_transaction_timeout_ms(timeout_ms)
                     .with_producer_id((-1).into())
                     .with_producer_epoch(-1)
             })?;
@@ -157,9 +188,23 @@ pub fn producer_ids(setting: &Setting, count: usize) -> Result<Vec<Sequence>> {
             }
         })?;
         let epoch = ProducerEpoch(response.producer_epoch);
-        ids.push(Sequence { producer: ProducerId(response.producer_id.0), epoch, base: 0 });
+        let sequence = Sequence { producer: ProducerId(response.producer_id.0), epoch, base: 0 };
+        ids.push(Identity { sequence, transactional_id });
     }
     Ok(ids)
+}
+
+/// A connection ends its transactions where it produces, by the requests of transactions v2.
+fn check_transactions(cluster: &mut Cluster, plan: &Plan) -> Result<()> {
+    let brokers = cluster.describe(Some(&[]))?.brokers.len();
+    let failed = |reason: String| ClientError::Encode { what: "transactions".into(), reason };
+    if brokers != 1 {
+        return Err(failed(format!("the load generator makes them with one broker, not with {brokers}")));
+    }
+    match plan.produce_version {
+        FIRST_PRODUCE_WITH_ADD.. => Ok(()),
+        version => Err(failed(format!("Produce {version} does not add partitions to them (KIP-890)"))),
+    }
 }
 
 fn make_topic(cluster: &mut Cluster, setting: &Setting) -> Result<()> {

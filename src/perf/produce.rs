@@ -13,10 +13,11 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::body::{Bodies, Body, compress};
 use super::live::Live;
-use super::plan::{LinkPlan, Plan, Share};
+use super::plan::{Identity, LinkPlan, Plan, Share};
 use super::produce_frame::{BatchFields, FrameTemplate, unwritten};
 use super::report::Recorder;
 use super::schedule::Schedule;
+use super::transaction::Transactions;
 use super::{Outcome, ProduceLoad, wait};
 use crate::base::PartitionIndex;
 use crate::base::clock::{Monotonic, monotonic, wall};
@@ -57,6 +58,7 @@ struct Link {
     /// A body of its own: stamped, or compressed for an odd count.
     own_body: Option<Body>,
     own_bytes: Vec<u8>,
+    transactions: Option<Transactions>,
 }
 
 struct Target {
@@ -95,7 +97,7 @@ impl ProduceWorker {
         share: &Share,
         load: ProduceLoad,
         bodies: Arc<Bodies>,
-        ids: &mut impl Iterator<Item = Sequence>,
+        ids: &mut impl Iterator<Item = Identity>,
         stamped: bool,
     ) -> Result<Self> {
         let links = share.links.iter().map(|link| Link::open(plan, link, &load, ids.next()));
@@ -123,6 +125,7 @@ impl ProduceWorker {
             let over = live.is_stopped()
                 || end.is_some_and(|end| self.is_over(end, now))
                 || self.load.records.is_some_and(|records| self.sent >= records);
+            self.end_transactions(now, over)?;
             let next = if over { None } else { self.send_due(now, end, live)? };
             if over && self.links.iter().all(Link::is_idle) {
                 break;
@@ -168,20 +171,39 @@ impl ProduceWorker {
             if count == 0 || send_at > now {
                 return Ok(Some(send_at.max(self.schedule.due(self.sent))));
             }
-            let Some(index) = self.free_link() else { return Ok(None) };
+            let Some(index) = self.free_link(now) else { return Ok(None) };
             self.start(index, count, now)?;
             self.write(index, live)?;
         }
     }
 
     /// The next connection in turn that has no frame half-written and may have another in flight.
-    fn free_link(&mut self) -> Option<usize> {
+    fn free_link(&mut self, now: Monotonic) -> Option<usize> {
         let count = self.links.len();
         let in_flight_max = self.load.in_flight_max;
         let free = |link: &Link| {
-            link.writing.is_none() && !link.connection.is_connecting() && link.in_flight.len() < in_flight_max
+            link.writing.is_none()
+                && !link.connection.is_connecting()
+                && link.in_flight.len() < in_flight_max
+                && link.transactions.as_ref().is_none_or(|transactions| transactions.may_send(now))
         };
         (0..count).map(|step| (self.turn + step) % count).find(|&index| free(&self.links[index]))
+    }
+
+    /// Commits the transactions that have had their time and whose batches are all answered.
+    fn end_transactions(&mut self, now: Monotonic, over: bool) -> Result<()> {
+        for link in &mut self.links {
+            let is_quiet = link.writing.is_none() && link.in_flight.is_empty();
+            let Some(transactions) = link.transactions.as_mut().filter(|_| is_quiet) else { continue };
+            if !transactions.is_open() || transactions.is_ending() || !(over || transactions.is_due(now)) {
+                continue;
+            }
+            let correlation = link.next_correlation;
+            link.next_correlation = correlation.wrapping_add(1).max(0);
+            let frame = transactions.end(correlation)?;
+            link.connection.send(frame).map_err(|error| link.lost(error.to_string()))?;
+        }
+        Ok(())
     }
 
     fn start(&mut self, index: usize, count: u64, now: Monotonic) -> Result<()> {
@@ -218,7 +240,11 @@ impl ProduceWorker {
             count: records,
             timestamp: wall(),
             sequence: target.sequence,
+            is_transactional: link.transactions.is_some(),
         };
+        if let Some(transactions) = &mut link.transactions {
+            transactions.note_sent(now);
+        }
         if let Some(sequence) = &mut target.sequence {
             sequence.base = increment_sequence(sequence.base, records as i32);
         }
@@ -259,8 +285,11 @@ impl ProduceWorker {
         let timeout = next.map_or(POLL_WAIT_MAX, |next| next.since(now).min(POLL_WAIT_MAX));
         let returned = {
             let interest = |link: &Link| {
-                let writing = link.writing.is_some() || link.connection.is_connecting();
-                if writing { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }
+                if link.writing.is_some() {
+                    PollFlags::IN | PollFlags::OUT
+                } else {
+                    link.connection.interest()
+                }
             };
             let mut fds: Vec<PollFd<'_>> = self
                 .links
@@ -274,7 +303,7 @@ impl ProduceWorker {
                 continue;
             }
             let link = &mut self.links[index];
-            if link.connection.is_connecting() {
+            if link.connection.is_connecting() || !link.connection.is_written() {
                 link.connection.on_writable().map_err(|error| link.lost(error.to_string()))?;
             }
             if flags.contains(PollFlags::OUT) {
@@ -301,6 +330,12 @@ impl ProduceWorker {
         let now = monotonic();
         let mut done = Vec::new();
         while let Some(frame) = link.connection.next_frame().map_err(ClientError::Io)? {
+            if let Some(transactions) = link.transactions.as_mut().filter(|it| it.is_ending()) {
+                if let Some(next) = transactions.ended(frame)? {
+                    link.targets.iter_mut().for_each(|target| target.sequence = Some(next));
+                }
+                continue;
+            }
             let sent = link.in_flight.pop_front();
             let error = read_answer(frame, self.version, sent.map(|sent| sent.correlation))?;
             done.extend(sent.map(|sent| (sent, error)));
@@ -311,6 +346,10 @@ impl ProduceWorker {
         for (sent, error) in done {
             match error {
                 None => self.done(sent, now, live),
+                // The batches behind it, and the commit, would be refused.
+                Some(error) if self.links[index].transactions.is_some() => {
+                    return Err(self.links[index].lost(error));
+                }
                 Some(error) => self.recorder.fail(sent.count, || error),
             }
         }
@@ -338,13 +377,16 @@ impl ProduceWorker {
 }
 
 impl Link {
-    fn open(plan: &Plan, link: &LinkPlan, load: &ProduceLoad, sequence: Option<Sequence>) -> Result<Self> {
+    fn open(plan: &Plan, link: &LinkPlan, load: &ProduceLoad, identity: Option<Identity>) -> Result<Self> {
         let address = link.address.to_string();
         let connection = Connection::open(link.address, plan.response_bytes_max)
             .map_err(|error| ClientError::Connect { address: address.clone(), reason: error.to_string() })?;
         let timeout_ms = ANSWER_WAIT_MAX.as_millis() as i32;
+        let sequence = identity.as_ref().map(|identity| identity.sequence);
+        let transactional_id = identity.as_ref().and_then(|identity| identity.transactional_id.as_deref());
         let target = |partition: &super::plan::PartitionPlan| {
-            let template = FrameTemplate::new(plan, partition.index, load.acks, timeout_ms)?;
+            let template =
+                FrameTemplate::new(plan, partition.index, load.acks, timeout_ms, transactional_id)?;
             Ok(Target { partition: partition.index, template, sequence })
         };
         Ok(Self {
@@ -358,11 +400,16 @@ impl Link {
             head: Vec::new(),
             own_body: None,
             own_bytes: Vec::new(),
+            transactions: identity
+                .as_ref()
+                .zip(load.transaction)
+                .and_then(|(identity, duration)| Transactions::new(identity, &plan.client_id, duration)),
         })
     }
 
     fn is_idle(&self) -> bool {
-        self.writing.is_none() && self.in_flight.is_empty()
+        let is_open = self.transactions.as_ref().is_some_and(Transactions::is_open);
+        self.writing.is_none() && self.in_flight.is_empty() && !is_open
     }
 
     fn lost(&self, reason: String) -> ClientError {

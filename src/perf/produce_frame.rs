@@ -3,8 +3,8 @@
 use std::io::IoSlice;
 
 use bytes::Bytes;
-use kafka_protocol::messages::ProduceRequest;
 use kafka_protocol::messages::produce_request::{PartitionProduceData, TopicProduceData};
+use kafka_protocol::messages::{ProduceRequest, TransactionalId};
 use kafka_protocol::protocol::StrBytes;
 use zerocopy::IntoBytes;
 
@@ -37,10 +37,17 @@ pub struct BatchFields {
     pub count: usize,
     pub timestamp: Timestamp,
     pub sequence: Option<Sequence>,
+    pub is_transactional: bool,
 }
 
 impl FrameTemplate {
-    pub fn new(plan: &Plan, partition: PartitionIndex, acks: Acks, timeout_ms: i32) -> Result<Self> {
+    pub fn new(
+        plan: &Plan,
+        partition: PartitionIndex,
+        acks: Acks,
+        timeout_ms: i32,
+        transactional_id: Option<&str>,
+    ) -> Result<Self> {
         let version = plan.produce_version;
         let data = PartitionProduceData::default().with_index(partition.0).with_records(Some(Bytes::new()));
         let topic = TopicProduceData::default().with_partition_data(vec![data]);
@@ -48,7 +55,10 @@ impl FrameTemplate {
             ..TOPIC_ID_VERSION => topic.with_name(StrBytes::from_string(plan.topic.to_string()).into()),
             _ => topic.with_topic_id(plan.topic_id.0),
         };
+        let transactional_id =
+            transactional_id.map(|id| TransactionalId(StrBytes::from_string(id.to_owned())));
         let request = ProduceRequest::default()
+            .with_transactional_id(transactional_id)
             .with_acks(acks.code())
             .with_timeout_ms(timeout_ms)
             .with_topic_data(vec![topic]);
@@ -84,7 +94,8 @@ impl FrameTemplate {
 
 fn batch_head(fields: &BatchFields, body: &[u8]) -> BatchHead {
     let mut head = BatchHead::empty();
-    head.set_attributes(Attributes::default().with_codec(fields.codec));
+    let attributes = Attributes::default().with_codec(fields.codec);
+    head.set_attributes(attributes.with_transactional(fields.is_transactional));
     head.set_base_timestamp(fields.timestamp);
     head.set_max_timestamp(fields.timestamp);
     head.set_count(fields.count as i32);
@@ -140,10 +151,16 @@ mod tests {
             write_record(&mut body, 0, number, None, Some(b"value"), &[]);
         }
         for version in 3..=13 {
-            let template =
-                FrameTemplate::new(&plan(version), PartitionIndex(5), Acks::All, 1000).expect("encodes");
+            let template = FrameTemplate::new(&plan(version), PartitionIndex(5), Acks::All, 1000, Some("id"))
+                .expect("encodes");
             let sequence = Some(Sequence { producer: ProducerId(1), epoch: ProducerEpoch(0), base: 9 });
-            let fields = BatchFields { codec: Codec::None, count: 300, timestamp: Timestamp(44), sequence };
+            let fields = BatchFields {
+                codec: Codec::None,
+                count: 300,
+                timestamp: Timestamp(44),
+                sequence,
+                is_transactional: true,
+            };
             let mut head = Vec::new();
             template.write_head(77, &fields, &body, &mut head);
             let mut frame = Bytes::from([&head, &body[..], template.tail()].concat());
@@ -153,11 +170,13 @@ mod tests {
             let request = ProduceRequest::decode(&mut frame, version).expect("decodes");
             assert!(frame.is_empty());
             assert_eq!(request.acks, -1);
+            assert_eq!(request.transactional_id.as_ref().map(|id| id.as_str()), Some("id"));
             let data = &request.topic_data[0].partition_data[0];
             assert_eq!(data.index, 5);
             let records = data.records.clone().expect("records");
             let view = BatchView::parse(&records).expect("a batch");
             view.check_crc().expect("sealed");
+            assert!(view.head().attributes().is_transactional());
             assert_eq!((view.head().count(), view.head().base_sequence()), (300, 9));
             assert_eq!(Records::new(view.head(), view.body()).filter(Result::is_ok).count(), 300);
         }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::harness::Broker;
 use crate::harness::broker::kuring;
+use crate::harness::{Broker, eventually};
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("text")
@@ -218,6 +218,17 @@ fn load_runs_report_what_they_did() {
     assert_eq!(packed["produced"]["failed"], 0);
     let consumed = run(&["consume", "--check-crcs"]);
     assert_eq!(consumed["consumed"]["records"], 25000);
+    let in_transactions = ["--transactional", "--transaction-duration", "20", "--topic", "x", "-p", "3"];
+    let transactional =
+        run(&[&["produce", "-d", "0.5", "--rate", "5000", "--batch-size", "4096"], &in_transactions[..]]
+            .concat());
+    let records = transactional["produced"]["records"].as_u64().expect("a number");
+    assert!(records > 0 && transactional["produced"]["failed"] == 0, "{transactional}");
+    eventually("all is committed", || {
+        let committed = broker.kuring(&["consume", "x", "--from-beginning", "-e", "--read-committed"], b"");
+        let lines = committed.iter().filter(|byte| **byte == b'\n').count();
+        (lines as u64 == records).then_some(())
+    });
     let paced = run(&["produce", "--rate", "2000", "-d", "1", "--linger", "5"]);
     assert!(paced["produced"]["records"].as_u64().is_some_and(|records| (1900..=2010).contains(&records)));
     let both = run(&["end-to-end", "--topic", "e", "-p", "2", "--rate", "1000", "-d", "1"]);
