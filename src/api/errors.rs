@@ -2,17 +2,18 @@
 //! `AbstractResponse.errorCounts` is the same, but for NONE, which is not counted here.
 
 use kafka_protocol::messages::{
-    AddOffsetsToTxnResponse, AddPartitionsToTxnResponse, AlterConfigsResponse, AlterReplicaLogDirsResponse,
-    ApiVersionsResponse, ConsumerGroupDescribeResponse, ConsumerGroupHeartbeatResponse,
-    CreatePartitionsResponse, CreateTopicsResponse, DeleteGroupsResponse, DeleteRecordsResponse,
-    DeleteTopicsResponse, DescribeClusterResponse, DescribeConfigsResponse, DescribeGroupsResponse,
-    DescribeLogDirsResponse, DescribeProducersResponse, DescribeTopicPartitionsResponse,
-    DescribeTransactionsResponse, EndTxnResponse, FindCoordinatorResponse, HeartbeatResponse,
+    AddOffsetsToTxnResponse, AddPartitionsToTxnResponse, AlterConfigsResponse,
+    AlterPartitionReassignmentsResponse, AlterReplicaLogDirsResponse, ApiVersionsResponse,
+    ConsumerGroupDescribeResponse, ConsumerGroupHeartbeatResponse, CreatePartitionsResponse,
+    CreateTopicsResponse, DeleteGroupsResponse, DeleteRecordsResponse, DeleteTopicsResponse,
+    DescribeClusterResponse, DescribeConfigsResponse, DescribeGroupsResponse, DescribeLogDirsResponse,
+    DescribeProducersResponse, DescribeTopicPartitionsResponse, DescribeTransactionsResponse,
+    ElectLeadersResponse, EndTxnResponse, FindCoordinatorResponse, HeartbeatResponse,
     IncrementalAlterConfigsResponse, InitProducerIdResponse, JoinGroupResponse, LeaveGroupResponse,
-    ListConfigResourcesResponse, ListGroupsResponse, ListOffsetsResponse, ListTransactionsResponse,
-    MetadataResponse, OffsetCommitResponse, OffsetDeleteResponse, OffsetFetchResponse,
-    OffsetForLeaderEpochResponse, SyncGroupResponse, TxnOffsetCommitResponse, UpdateFeaturesResponse,
-    WriteTxnMarkersResponse,
+    ListConfigResourcesResponse, ListGroupsResponse, ListOffsetsResponse, ListPartitionReassignmentsResponse,
+    ListTransactionsResponse, MetadataResponse, OffsetCommitResponse, OffsetDeleteResponse,
+    OffsetFetchResponse, OffsetForLeaderEpochResponse, SyncGroupResponse, TxnOffsetCommitResponse,
+    UpdateFeaturesResponse, WriteTxnMarkersResponse,
 };
 
 /// An answer that may carry errors.
@@ -49,6 +50,7 @@ error_codes! {
         [results_by_topic_v3_and_below.results_by_partition.partition_error_code]
         [results_by_transaction.topic_results.results_by_partition.partition_error_code];
     AlterConfigsResponse: [responses.error_code];
+    AlterPartitionReassignmentsResponse: [error_code] [responses.partitions.error_code];
     AlterReplicaLogDirsResponse: [results.partitions.error_code];
     ApiVersionsResponse: [error_code];
     ConsumerGroupDescribeResponse: [groups.error_code];
@@ -65,6 +67,7 @@ error_codes! {
     DescribeProducersResponse: [topics.partitions.error_code];
     DescribeTopicPartitionsResponse: [topics.error_code] [topics.partitions.error_code];
     DescribeTransactionsResponse: [transaction_states.error_code];
+    ElectLeadersResponse: [error_code] [replica_election_results.partition_result.error_code];
     EndTxnResponse: [error_code];
     FindCoordinatorResponse: [error_code] [coordinators.error_code];
     HeartbeatResponse: [error_code];
@@ -74,6 +77,7 @@ error_codes! {
     LeaveGroupResponse: [error_code] [members.error_code];
     ListConfigResourcesResponse: [error_code];
     ListGroupsResponse: [error_code];
+    ListPartitionReassignmentsResponse: [error_code];
     ListTransactionsResponse: [error_code];
     ListOffsetsResponse: [topics.partitions.error_code];
     MetadataResponse: [error_code] [topics.error_code] [topics.partitions.error_code];

@@ -13,9 +13,9 @@ use super::errors::ErrorCodes;
 use super::{
     Client, Outcome, alter_replica_log_dirs, answer, api_versions, configs, create_partitions, create_topics,
     delete_records, delete_topics, describe_cluster, describe_log_dirs, describe_producers,
-    describe_topic_partitions, fetch, find_coordinator, groups, init_producer_id, list_offsets, malformed,
-    metadata, offset_for_leader_epoch, offsets, produce, transactions, txn_offset_commit, update_features,
-    write_txn_markers,
+    describe_topic_partitions, elect_leaders, fetch, find_coordinator, groups, init_producer_id,
+    list_offsets, malformed, metadata, offset_for_leader_epoch, offsets, produce, reassignments,
+    transactions, txn_offset_commit, update_features, write_txn_markers,
 };
 use crate::wire::header::RequestHeader;
 use crate::wire::read::DecodeError;
@@ -137,6 +137,15 @@ pub(super) fn handler(key: ApiKey) -> Option<Handler> {
         },
         ApiKey::DeleteGroups => |client, header, body| {
             typed(client, header, body, move |request| groups::delete(client, header, request))
+        },
+        ApiKey::ElectLeaders => |client, header, body| {
+            typed(client, header, body, move |request| elect_leaders::handle(client, request))
+        },
+        ApiKey::AlterPartitionReassignments => |client, header, body| {
+            typed(client, header, body, move |request| reassignments::alter(client, request))
+        },
+        ApiKey::ListPartitionReassignments => |client, header, body| {
+            typed(client, header, body, move |request| reassignments::list(client, request))
         },
         ApiKey::IncrementalAlterConfigs => |client, header, body| {
             typed(client, header, body, move |request| configs::handle_incremental_alter(client, request))

@@ -68,6 +68,9 @@ pub fn of(key: ApiKey) -> Option<&'static [Field]> {
         ApiKey::DescribeLogDirs => TOPICS_WITH_PARTITIONS,
         ApiKey::CreatePartitions => CREATE_PARTITIONS,
         ApiKey::DeleteGroups => DELETE_GROUPS,
+        ApiKey::ElectLeaders => ELECT_LEADERS,
+        ApiKey::AlterPartitionReassignments => ALTER_PARTITION_REASSIGNMENTS,
+        ApiKey::ListPartitionReassignments => LIST_PARTITION_REASSIGNMENTS,
         ApiKey::IncrementalAlterConfigs => INCREMENTAL_ALTER_CONFIGS,
         ApiKey::OffsetDelete => OFFSET_DELETE,
         ApiKey::UpdateFeatures => UPDATE_FEATURES,
@@ -286,6 +289,16 @@ const CREATE_PARTITIONS: &[Field] =
     &[all(Kind::Array(&[all(STRING), all(INT32), all(Kind::Array(&[all(INT32S)]))])), all(INT32), all(BOOL)];
 
 const DELETE_GROUPS: &[Field] = &[all(STRINGS)];
+
+const ELECT_LEADERS: &[Field] = &[since(1, INT8), all(Kind::Array(TOPIC_WITH_PARTITIONS)), all(INT32)];
+
+const ALTER_PARTITION_REASSIGNMENTS: &[Field] = &[
+    all(INT32),
+    since(1, BOOL),
+    all(Kind::Array(&[all(STRING), all(Kind::Array(&[all(INT32), all(INT32S)]))])),
+];
+
+const LIST_PARTITION_REASSIGNMENTS: &[Field] = &[all(INT32), all(Kind::Array(TOPIC_WITH_PARTITIONS))];
 
 const INCREMENTAL_ALTER_CONFIGS: &[Field] = &[
     all(Kind::Array(&[all(INT8), all(STRING), all(Kind::Array(&[all(STRING), all(INT8), all(STRING)]))])),
