@@ -33,6 +33,7 @@ pub mod admin;
 
 pub mod client;
 pub mod perf;
+pub mod trace;
 
 pub mod server;
 

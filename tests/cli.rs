@@ -24,7 +24,7 @@ fn free_address() -> String {
 
 #[test]
 fn every_command_answers_help_with_examples_and_wrong_usage_with_2() {
-    let commands: [&[&str]; 12] = [
+    let commands: [&[&str]; 13] = [
         &["topic", "create"],
         &["topic", "list"],
         &["topic", "describe"],
@@ -36,6 +36,7 @@ fn every_command_answers_help_with_examples_and_wrong_usage_with_2() {
         &["perf", "produce"],
         &["perf", "consume"],
         &["perf", "end-to-end"],
+        &["trace"],
         &["completions"],
     ];
     for command in commands {
@@ -73,6 +74,29 @@ fn a_broker_that_is_not_there_is_one_line_and_exit_code_1() {
         assert!(error.starts_with(&expected) && error.lines().count() == 1, "{command:?}: {error}");
         assert!(output.stdout.is_empty());
     }
+}
+
+#[test]
+fn trace_refuses_what_it_cannot_do() {
+    let listen = ["trace", "--listen", "127.0.0.1:0"];
+    let told = |arguments: &[&str]| {
+        let output = kuring(arguments);
+        (output.status.code(), text(&output.stderr))
+    };
+    let (code, error) = told(&[&listen[..], &["--upstream", "127.0.0.1:1", "--api", "nope"]].concat());
+    assert_eq!((code, error.as_str()), (Some(1), "kuring: there is no API named nope\n"));
+    let (code, error) =
+        told(&[&listen[..], &["--upstream", "127.0.0.1:1", "--upstream", "127.0.0.1:2"]].concat());
+    assert_eq!(
+        (code, error.as_str()),
+        (Some(1), "kuring: 1 --listen for 2 --upstream: each needs the other\n")
+    );
+    let (code, error) = told(&["trace", "--listen", "nowhere", "--upstream", "127.0.0.1:1"]);
+    assert!(code == Some(2) && error.contains("HOST:PORT is wanted"), "{error}");
+    let holder = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let taken = holder.local_addr().expect("bound").to_string();
+    let (code, error) = told(&["trace", "--listen", &taken, "--upstream", "127.0.0.1:1"]);
+    assert!(code == Some(1) && error.starts_with("kuring: cannot listen: "), "{error}");
 }
 
 struct Log {

@@ -1,5 +1,5 @@
 //! The command line: it reads arguments, prints and chooses the exit code. The work is done by [`crate::client`],
-//! [`crate::perf`] and the server.
+//! [`crate::perf`], [`crate::trace`] and the server.
 
 mod consume;
 mod dump_log;
@@ -9,6 +9,7 @@ mod perf;
 mod produce;
 mod serve;
 mod topic;
+mod trace;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -47,6 +48,8 @@ enum Command {
     /// Put load on a broker and measure it
     #[command(subcommand)]
     Perf(perf::PerfCommand),
+    /// Stand between clients and brokers and print what they say to each other
+    Trace(trace::TraceArguments),
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  kuring completions bash > /etc/bash_completion.d/kuring")]
     Completions {
@@ -90,6 +93,7 @@ pub fn main() -> ExitCode {
         Command::Consume(arguments) => client_command(|| consume::run(arguments)),
         Command::DumpLog(arguments) => dump_log::run(arguments),
         Command::Perf(command) => client_command(|| perf::run(command)),
+        Command::Trace(arguments) => client_command(|| trace::run(arguments)),
         Command::Completions { shell } => completions(shell),
     };
     match outcome {

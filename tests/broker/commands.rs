@@ -246,3 +246,126 @@ fn load_runs_report_what_they_did() {
     let records = |side: &str| fanned[side]["records"].as_u64().expect("a number");
     assert_eq!(records("consumed"), 3 * records("produced"));
 }
+
+/// A proxy in front of the broker, and where clients find it.
+struct Trace {
+    child: Child,
+    address: String,
+    /// Kept open: the proxy may have more to say.
+    _errors: BufReader<std::process::ChildStderr>,
+    lines: std::thread::JoinHandle<Vec<Value>>,
+}
+
+impl Trace {
+    fn start(broker: &Broker, options: &[&str]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_kuring"))
+            .args(["trace", "--listen", "127.0.0.1:0", "--upstream", broker.bootstrap()])
+            .args(options)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary was built for this test");
+        let mut first = String::new();
+        let mut errors = BufReader::new(child.stderr.take().expect("piped"));
+        errors.read_line(&mut first).expect("text");
+        let address = first.split(' ').nth(4).unwrap_or_else(|| panic!("{first}")).to_owned();
+        let out = BufReader::new(child.stdout.take().expect("piped"));
+        let lines = std::thread::spawn(move || {
+            let parse =
+                |line: String| serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
+            out.lines().map(|line| parse(line.expect("text"))).collect()
+        });
+        Self { child, address, _errors: errors, lines }
+    }
+
+    /// Everything printed until the end.
+    fn finish(mut self) -> Vec<Value> {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("waited for");
+        self.lines.join().expect("JSON on every line")
+    }
+}
+
+#[test]
+fn a_client_behind_a_trace_stays_behind_it_and_all_it_says_is_told() {
+    let broker = Broker::start();
+    broker.kuring(&["topic", "create", "t", "-p", "1"], b"");
+    let trace = Trace::start(&broker, &[]);
+    let behind = ["--bootstrap", &trace.address];
+    let (code, _, error) = kuring(&["produce", "t"], &behind, b"one\ntwo\n");
+    assert!(code.success(), "{error}");
+    let (code, out, error) =
+        kuring(&["consume", "t", "--group", "g", "--from-beginning", "-n", "2"], &behind, b"");
+    assert!(code.success() && out == b"one\ntwo\n", "{error}");
+    let lines = trace.finish();
+    let of = |kind: &str, api: &str| {
+        lines.iter().filter(|line| line["kind"] == kind && line["api"] == api).collect::<Vec<_>>()
+    };
+    assert!(lines.iter().all(|line| line.get("undecoded").is_none()), "{lines:?}");
+    let produced: u64 = of("request", "Produce")
+        .iter()
+        .map(|line| {
+            line["body"]["topicData"][0]["partitionData"][0]["records"]["records"].as_u64().expect("a number")
+        })
+        .sum();
+    assert_eq!(produced, 2);
+    // It asked the proxy and no one else for all of these, though the broker names its own address.
+    for api in ["ApiVersions", "Metadata", "Produce", "Fetch", "FindCoordinator", "JoinGroup", "OffsetCommit"]
+    {
+        let (asked, answered) = (of("request", api), of("response", api));
+        assert!(
+            !asked.is_empty() && asked.len() >= answered.len(),
+            "{api}: {} {}",
+            asked.len(),
+            answered.len()
+        );
+        assert!(
+            answered.iter().all(|line| line["latency_us"].as_u64().is_some_and(|us| us > 0)),
+            "{answered:?}"
+        );
+    }
+    let told = &of("response", "Metadata")[0]["body"]["brokers"][0];
+    assert_eq!(format!("{}:{}", told["host"].as_str().expect("text"), told["port"]), broker.bootstrap());
+}
+
+#[test]
+fn a_trace_prints_what_its_filters_let_through_and_records_when_asked() {
+    let broker = Broker::start();
+    for topic in ["t", "u"] {
+        broker.kuring(&["topic", "create", topic, "-p", "1"], b"");
+    }
+    let trace = Trace::start(&broker, &["--api", "produce", "--topic", "t", "--records"]);
+    for topic in ["t", "u"] {
+        let (code, _, error) = kuring(&["produce", topic], &["--bootstrap", &trace.address], b"v\n");
+        assert!(code.success(), "{error}");
+    }
+    let lines = trace.finish();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    let records = &lines[0]["body"]["topicData"][0]["partitionData"][0]["records"]["list"];
+    assert_eq!((lines[0]["kind"].as_str(), records[0]["value"].as_str()), (Some("request"), Some("v")));
+    assert_eq!(lines[1]["kind"], "response");
+}
+
+#[test]
+fn what_a_trace_cannot_decode_goes_through_as_it_came() {
+    let broker = Broker::start();
+    let trace = Trace::start(&broker, &[]);
+    let mut raw = crate::harness::raw::Raw::connect_to(&trace.address);
+    // A version of ApiVersions that nobody knows is answered in version 0.
+    let sent = raw.send_as(18, 99, 2, b"\0\0\0");
+    let frame = raw.frame();
+    assert_eq!(frame[..6], [&sent.to_be_bytes()[..], &[0, 35]].concat());
+    // No API of this key: the broker closes, and so does the proxy.
+    raw.send_as(999, 0, 1, &[0; 8]);
+    assert_eq!(raw.answer(Duration::from_secs(20)), crate::harness::raw::Answer::Closed);
+    let lines = trace.finish();
+    let told: Vec<_> =
+        lines.iter().map(|line| (line["kind"].as_str(), line["undecoded"].is_string())).collect();
+    assert_eq!(
+        told,
+        [(Some("request"), true), (Some("response"), false), (Some("request"), true)],
+        "{lines:?}"
+    );
+    assert_eq!(lines[1]["body"]["errorCode"], 35);
+}

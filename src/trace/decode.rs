@@ -1,0 +1,337 @@
+//! Walks a message by its schema: writes it as JSON, notes which topics it names, and replaces the addresses of brokers
+//! in it. Every count and length is compared with the bytes that are there before anything is made of it.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Mutex;
+
+use bytes::Bytes;
+
+use super::address::Address;
+use super::json::Json;
+use super::records;
+use super::schema::{Field, Kind, Message};
+use super::{Config, TOPIC_IDS_MAX};
+use crate::base::TopicId;
+use crate::wire::read::{DecodeError, Reader};
+
+/// Topics that one message is remembered to name.
+const TOPICS_MAX: usize = 10_000;
+
+/// What shall not stand in a trace: passwords, their hashes, tokens. Told by its length.
+const SECRETS: [&str; 4] = ["authBytes", "salt", "saltedPassword", "hmac"];
+
+#[derive(Clone, Debug)]
+pub struct Decoded {
+    pub json: String,
+    pub mentions: Mentions,
+    /// The message with other addresses of brokers in it, when it had any that was replaced.
+    pub rewritten: Option<Bytes>,
+    /// Bytes behind the last field.
+    pub left: usize,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Mentions {
+    pub topics: BTreeSet<String>,
+    /// Of a Produce request: with 0 there is no response.
+    pub acks: Option<i16>,
+}
+
+/// The names of topic ids, learned from responses that have both.
+#[derive(Default)]
+pub struct TopicNames {
+    names: Mutex<HashMap<TopicId, String>>,
+}
+
+impl TopicNames {
+    fn learn(&self, id: TopicId, name: &str) {
+        let mut names = self.names.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if names.len() < TOPIC_IDS_MAX || names.contains_key(&id) {
+            names.insert(id, name.to_owned());
+        }
+    }
+
+    fn of(&self, id: TopicId) -> Option<String> {
+        self.names.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get(&id).cloned()
+    }
+}
+
+/// Finds what stands in for a broker's address.
+pub type Replace<'a> = &'a dyn Fn(&Address) -> Option<Address>;
+
+pub fn decode(
+    message: &Message,
+    version: i16,
+    body: &Bytes,
+    config: &Config,
+    names: &TopicNames,
+    replace: Replace<'_>,
+) -> Result<Decoded, DecodeError> {
+    let mut walk = Walk {
+        version,
+        flexible: version >= message.flexible,
+        json: Json::new(config.line_bytes_max),
+        with_records: config.records,
+        mentions: Mentions::default(),
+        names,
+        replace,
+        out: Vec::new(),
+        copied: 0,
+    };
+    let mut cursor = Cursor::new(body);
+    walk.structure(&message.fields, &mut cursor)?;
+    let left = cursor.reader.left();
+    let rewritten = (walk.copied > 0).then(|| {
+        walk.out.extend_from_slice(&body[walk.copied..]);
+        Bytes::from(walk.out)
+    });
+    Ok(Decoded { json: walk.json.into_text(), mentions: walk.mentions, rewritten, left })
+}
+
+struct Cursor<'a> {
+    input: &'a Bytes,
+    reader: Reader<'a>,
+}
+
+impl<'a> Cursor<'a> {
+    fn new(input: &'a Bytes) -> Self {
+        Self { input, reader: Reader::new(input) }
+    }
+}
+
+struct Walk<'a> {
+    version: i16,
+    flexible: bool,
+    json: Json,
+    with_records: bool,
+    mentions: Mentions,
+    names: &'a TopicNames,
+    replace: Replace<'a>,
+    /// The input up to `copied` with its replacements. Nothing is replaced while `copied` is 0: no address stands at a
+    /// message's very start.
+    out: Vec<u8>,
+    copied: usize,
+}
+
+/// What a structure has told of itself so far.
+#[derive(Default)]
+struct Seen {
+    topic_id: Option<TopicId>,
+    topic: Option<String>,
+    /// A host and where it stands: from its length's start to its end.
+    host: Option<(String, usize, usize)>,
+}
+
+impl Walk<'_> {
+    fn structure(&mut self, fields: &[Field], cursor: &mut Cursor<'_>) -> Result<(), DecodeError> {
+        self.json.open('{');
+        let (mut seen, version) = (Seen::default(), self.version);
+        for field in fields.iter().filter(|field| field.tag.is_none() && field.is_in(version)) {
+            self.json.key(field.name);
+            self.field(field, &mut seen, cursor)?;
+        }
+        if self.flexible {
+            self.tagged(fields, &mut seen, cursor)?;
+        }
+        match (seen.topic_id, seen.topic) {
+            (Some(id), Some(name)) => self.names.learn(id, &name),
+            (Some(id), None) => {
+                if let Some(name) = self.names.of(id) {
+                    self.json.key("(topic)");
+                    self.json.string(&name);
+                    self.mention(name);
+                }
+            }
+            _ => {}
+        }
+        self.json.close('}');
+        Ok(())
+    }
+
+    fn field(&mut self, field: &Field, seen: &mut Seen, cursor: &mut Cursor<'_>) -> Result<(), DecodeError> {
+        let start = cursor.reader.position();
+        match (field.name, &field.kind) {
+            ("host", Kind::String) => {
+                let text = self.string(cursor)?;
+                seen.host = text.map(|text| (text, start, cursor.reader.position()));
+            }
+            ("port", Kind::Int32) => {
+                let port = cursor.reader.i32()?;
+                self.json.plain(port);
+                if let (Some((host, start, end)), Ok(port)) = (seen.host.take(), u16::try_from(port)) {
+                    self.replace_address(Address { host, port }, start, end, cursor);
+                }
+            }
+            ("topicId", Kind::Uuid) => {
+                let id = cursor.reader.topic_id()?;
+                self.json.string(&id.to_string());
+                seen.topic_id = (id != TopicId::ZERO).then_some(id);
+            }
+            ("topic" | "name" | "topicName", Kind::String) => {
+                let text = self.string(cursor)?.filter(|text| !text.is_empty());
+                seen.topic.clone_from(&text);
+                text.into_iter().for_each(|text| self.mention(text));
+            }
+            ("acks", Kind::Int16) => {
+                let acks = cursor.reader.i16()?;
+                self.json.plain(acks);
+                self.mentions.acks = Some(acks);
+            }
+            (name, Kind::Bytes) if SECRETS.contains(&name) => match cursor.reader.bytes(self.flexible)? {
+                Some(bytes) => self.json.length(bytes.len()),
+                None => self.json.null(),
+            },
+            (name, kind) => self.value(name, kind, cursor)?,
+        }
+        Ok(())
+    }
+
+    fn value(&mut self, name: &str, kind: &Kind, cursor: &mut Cursor<'_>) -> Result<(), DecodeError> {
+        match kind {
+            Kind::Bool => self.json.plain(cursor.reader.bool()?),
+            Kind::Int8 => self.json.plain(cursor.reader.i8()?),
+            Kind::Int16 => self.json.plain(cursor.reader.i16()?),
+            Kind::Uint16 => self.json.plain(cursor.reader.i16()?.cast_unsigned()),
+            Kind::Int32 => self.json.plain(cursor.reader.i32()?),
+            Kind::Uint32 => self.json.plain(cursor.reader.i32()?.cast_unsigned()),
+            Kind::Int64 => self.json.plain(cursor.reader.i64()?),
+            Kind::Float64 => {
+                let value = f64::from_bits(cursor.reader.i64()?.cast_unsigned());
+                if value.is_finite() { self.json.plain(value) } else { self.json.string(&value.to_string()) }
+            }
+            Kind::Uuid => self.json.string(&cursor.reader.topic_id()?.to_string()),
+            Kind::String => {
+                let text = self.string(cursor)?;
+                if let Some(text) = text.filter(|_| name.contains("opic") || name == "resourceName") {
+                    self.mention(text);
+                }
+            }
+            Kind::Bytes => self.json.nullable(cursor.reader.bytes(self.flexible)?.as_deref()),
+            Kind::Records => match cursor.reader.bytes(self.flexible)? {
+                Some(bytes) => records::write(&bytes, self.with_records, &mut self.json),
+                None => self.json.null(),
+            },
+            Kind::Array(element) => self.array(name, element, cursor)?,
+            Kind::Struct(fields) => self.structure(fields, cursor)?,
+            Kind::NullableStruct(fields) => match cursor.reader.i8()? {
+                0.. => self.structure(fields, cursor)?,
+                _ => self.json.null(),
+            },
+        }
+        Ok(())
+    }
+
+    fn array(&mut self, name: &str, element: &Kind, cursor: &mut Cursor<'_>) -> Result<(), DecodeError> {
+        // Every element takes a byte at least.
+        let Some(count) = cursor.reader.count(self.flexible, 1)? else {
+            self.json.null();
+            return Ok(());
+        };
+        self.json.open('[');
+        let mut left_out = 0;
+        for _ in 0..count {
+            if self.json.is_full() {
+                left_out += 1;
+                self.json.hide();
+                let walked = self.value(name, element, cursor);
+                self.json.show();
+                walked?;
+            } else {
+                self.value(name, element, cursor)?;
+            }
+        }
+        if left_out > 0 {
+            self.json.string(&format!("({left_out} more)"));
+        }
+        self.json.close(']');
+        Ok(())
+    }
+
+    fn tagged(
+        &mut self,
+        fields: &[Field],
+        seen: &mut Seen,
+        cursor: &mut Cursor<'_>,
+    ) -> Result<(), DecodeError> {
+        let count = cursor.reader.varint()?;
+        for _ in 0..count {
+            let tag = cursor.reader.varint()?;
+            let size_at = cursor.reader.position();
+            let len = cursor.reader.varint()? as usize;
+            let slice = cursor.reader.slice(len)?;
+            let known = fields.iter().find(|field| field.tag == Some(tag) && field.is_in(self.version));
+            let Some(field) = known else {
+                self.json.key(&format!("(tag {tag})"));
+                self.json.bytes(&slice);
+                continue;
+            };
+            self.json.key(field.name);
+            let (out, copied) = (std::mem::take(&mut self.out), std::mem::take(&mut self.copied));
+            let walked = self.field(field, seen, &mut Cursor::new(&slice));
+            let inner_copied = std::mem::replace(&mut self.copied, copied);
+            let mut inner = std::mem::replace(&mut self.out, out);
+            walked?;
+            if inner_copied > 0 {
+                inner.extend_from_slice(&slice[inner_copied..]);
+                self.out.extend_from_slice(&cursor.input[self.copied..size_at]);
+                put_varint(inner.len() as u32, &mut self.out);
+                self.out.extend_from_slice(&inner);
+                self.copied = cursor.reader.position();
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a string and writes it.
+    fn string(&mut self, cursor: &mut Cursor<'_>) -> Result<Option<String>, DecodeError> {
+        let Some(bytes) = cursor.reader.string_bytes(self.flexible)? else {
+            self.json.null();
+            return Ok(None);
+        };
+        match std::str::from_utf8(&bytes) {
+            Ok(text) => {
+                self.json.string(text);
+                Ok(Some(text.to_owned()))
+            }
+            Err(_) => {
+                self.json.bytes(&bytes);
+                Ok(None)
+            }
+        }
+    }
+
+    /// The port was just read; the host stands from `start` to `end`.
+    fn replace_address(&mut self, old: Address, start: usize, end: usize, cursor: &Cursor<'_>) {
+        let Some(new) = (self.replace)(&old).filter(|new| *new != old) else { return };
+        let port_end = cursor.reader.position();
+        self.out.extend_from_slice(&cursor.input[self.copied..start]);
+        if self.flexible {
+            put_varint(new.host.len() as u32 + 1, &mut self.out);
+        } else {
+            // An address of ours in text has at most 45 letters.
+            self.out.extend_from_slice(&(new.host.len() as i16).to_be_bytes());
+        }
+        self.out.extend_from_slice(new.host.as_bytes());
+        self.out.extend_from_slice(&cursor.input[end..port_end - size_of::<i32>()]);
+        self.out.extend_from_slice(&i32::from(new.port).to_be_bytes());
+        self.copied = port_end;
+    }
+
+    fn mention(&mut self, topic: String) {
+        if self.mentions.topics.len() < TOPICS_MAX {
+            self.mentions.topics.insert(topic);
+        }
+    }
+}
+
+fn put_varint(mut value: u32, out: &mut Vec<u8>) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+#[cfg(test)]
+#[path = "decode_tests.rs"]
+mod tests;

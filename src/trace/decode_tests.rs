@@ -1,0 +1,266 @@
+//! Messages as the codecs of kafka-protocol write them, read by their schema.
+
+use std::net::{IpAddr, SocketAddr};
+
+use bytes::{Bytes, BytesMut};
+use kafka_protocol::messages::fetch_response::{FetchableTopicResponse, NodeEndpoint, PartitionData};
+use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
+use kafka_protocol::messages::metadata_response::{MetadataResponseBroker, MetadataResponseTopic};
+use kafka_protocol::messages::{
+    ApiKey, BrokerId, FetchResponse, FindCoordinatorResponse, JoinGroupRequest, MetadataRequest,
+    MetadataResponse, ProduceRequest, SaslAuthenticateRequest,
+};
+use kafka_protocol::protocol::{Decodable, Encodable, StrBytes};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::base::Offset;
+use crate::base::clock::Timestamp;
+use crate::trace::Filter;
+use crate::trace::address::Directory;
+use crate::trace::schema::{Direction, Schemas};
+use crate::wire::record::{BatchBuilder, Codec, Compression};
+
+fn config() -> Config {
+    Config {
+        routes: Vec::new(),
+        filter: Filter::default(),
+        records: false,
+        frame_bytes_max: 1 << 20,
+        line_bytes_max: 1 << 20,
+    }
+}
+
+fn encoded(message: &impl Encodable, version: i16) -> Bytes {
+    let mut bytes = BytesMut::new();
+    message.encode(&mut bytes, version).expect("encodes");
+    bytes.freeze()
+}
+
+/// The decoded message and its JSON. Addresses of port 9092 are replaced.
+fn read(
+    key: ApiKey,
+    direction: Direction,
+    version: i16,
+    body: &Bytes,
+    config: &Config,
+    names: &TopicNames,
+) -> Result<(Decoded, Value), DecodeError> {
+    let schemas = Schemas::new();
+    let message = schemas.find(key as i16, direction).expect("known");
+    let listening: SocketAddr = "127.0.0.1:7777".parse().expect("valid");
+    let directory = Directory::new(vec![(listening, "broker.invalid:9092".parse().expect("valid"))]);
+    let local = IpAddr::from([127, 0, 0, 1]);
+    let replace =
+        |address: &Address| (address.port == 9092).then(|| directory.replacement(address, local)).flatten();
+    let decoded = decode(message, version, body, config, names, &replace)?;
+    let json =
+        serde_json::from_str(&decoded.json).unwrap_or_else(|error| panic!("{error}: {}", decoded.json));
+    Ok((decoded, json))
+}
+
+fn text(text: &'static str) -> StrBytes {
+    StrBytes::from_static_str(text)
+}
+
+fn metadata(host: &'static str) -> MetadataResponse {
+    let broker = |id: i32, host: &'static str, port: i32| {
+        MetadataResponseBroker::default().with_node_id(BrokerId(id)).with_host(text(host)).with_port(port)
+    };
+    MetadataResponse::default()
+        .with_brokers(vec![broker(1, host, 9092), broker(2, "other", 9093)])
+        .with_cluster_id(Some(text("cluster")))
+        .with_controller_id(BrokerId(1))
+}
+
+#[test]
+fn requests_of_every_version_are_read_field_by_field() {
+    for version in 0..=13 {
+        let topic = MetadataRequestTopic::default().with_name(Some(text("t").into()));
+        let body = encoded(&MetadataRequest::default().with_topics(Some(vec![topic])), version);
+        let (decoded, json) =
+            read(ApiKey::Metadata, Direction::Request, version, &body, &config(), &TopicNames::default())
+                .expect("decodes");
+        assert_eq!((decoded.left, json["topics"][0]["name"].as_str()), (0, Some("t")), "version {version}");
+        assert!(decoded.mentions.topics.contains("t") && decoded.rewritten.is_none());
+        assert_eq!(json.get("allowAutoTopicCreation").is_some(), version >= 4);
+    }
+}
+
+#[test]
+fn the_addresses_of_brokers_are_replaced_in_every_version_and_nothing_else_is() {
+    for version in 0..=12 {
+        let body = encoded(&metadata("broker.invalid"), version);
+        let (decoded, json) =
+            read(ApiKey::Metadata, Direction::Response, version, &body, &config(), &TopicNames::default())
+                .expect("decodes");
+        // What is printed is what the broker said.
+        assert_eq!(json["brokers"][0]["host"], "broker.invalid");
+        let rewritten = decoded.rewritten.expect("replaced");
+        let found = MetadataResponse::decode(&mut rewritten.clone(), version).expect("decodes");
+        let mut wanted = MetadataResponse::decode(&mut body.clone(), version).expect("decodes");
+        wanted.brokers[0].host = text("127.0.0.1");
+        wanted.brokers[0].port = 7777;
+        assert_eq!(found, wanted, "version {version}");
+        let unknown = metadata("elsewhere.invalid");
+        let body = encoded(&unknown, version);
+        let read =
+            read(ApiKey::Metadata, Direction::Response, version, &body, &config(), &TopicNames::default());
+        assert!(read.expect("decodes").0.rewritten.is_none());
+    }
+}
+
+#[test]
+fn addresses_in_coordinators_and_in_tagged_fields_are_replaced() {
+    let coordinator = FindCoordinatorResponse::default().with_host(text("broker.invalid")).with_port(9092);
+    let body = encoded(&coordinator, 3);
+    let (decoded, _) =
+        read(ApiKey::FindCoordinator, Direction::Response, 3, &body, &config(), &TopicNames::default())
+            .expect("decodes");
+    let found =
+        FindCoordinatorResponse::decode(&mut decoded.rewritten.expect("replaced"), 3).expect("decodes");
+    assert_eq!((found.host.as_str(), found.port), ("127.0.0.1", 7777));
+
+    let endpoint =
+        NodeEndpoint::default().with_node_id(BrokerId(1)).with_host(text("broker.invalid")).with_port(9092);
+    let partition =
+        PartitionData::default().with_partition_index(4).with_records(Some(Bytes::from_static(b"abc")));
+    let topic = FetchableTopicResponse::default().with_partitions(vec![partition]);
+    let response = FetchResponse::default().with_responses(vec![topic]).with_node_endpoints(vec![endpoint]);
+    let body = encoded(&response, 16);
+    let (decoded, json) =
+        read(ApiKey::Fetch, Direction::Response, 16, &body, &config(), &TopicNames::default())
+            .expect("decodes");
+    assert_eq!(json["nodeEndpoints"][0]["port"], 9092);
+    assert_eq!(json["responses"][0]["partitions"][0]["records"]["bytesNotInWholeBatches"], 3);
+    let found = FetchResponse::decode(&mut decoded.rewritten.expect("replaced"), 16).expect("decodes");
+    let mut wanted = response;
+    wanted.node_endpoints[0].host = text("127.0.0.1");
+    wanted.node_endpoints[0].port = 7777;
+    assert_eq!(found, wanted);
+}
+
+fn produce(codec: Codec) -> Bytes {
+    let mut batch = BatchBuilder::new(Offset(0), Compression::of(codec));
+    batch.append(Timestamp(5), Some(b"k"), Some(b"v\xff"), &[]);
+    batch.append(Timestamp(6), None, None, &[]);
+    let records = batch.finish().expect("encodes");
+    let partition = kafka_protocol::messages::produce_request::PartitionProduceData::default()
+        .with_records(Some(records));
+    let topic = kafka_protocol::messages::produce_request::TopicProduceData::default()
+        .with_name(text("t").into())
+        .with_partition_data(vec![partition]);
+    encoded(&ProduceRequest::default().with_acks(0).with_topic_data(vec![topic]), 9)
+}
+
+#[test]
+fn records_are_summed_up_and_shown_when_asked_for() {
+    let body = produce(Codec::Zstd);
+    let names = TopicNames::default();
+    let (decoded, json) =
+        read(ApiKey::Produce, Direction::Request, 9, &body, &config(), &names).expect("decodes");
+    assert_eq!(decoded.mentions.acks, Some(0));
+    let records = &json["topicData"][0]["partitionData"][0]["records"];
+    assert_eq!(
+        (&records["batches"], &records["records"], &records["codecs"]),
+        (&json!(1), &json!(2), &json!(["zstd"]))
+    );
+    assert_eq!(records.get("list"), None);
+    let config = Config { records: true, ..config() };
+    let (_, json) = read(ApiKey::Produce, Direction::Request, 9, &body, &config, &names).expect("decodes");
+    let list = &json["topicData"][0]["partitionData"][0]["records"]["list"];
+    assert_eq!(
+        list,
+        &json!([
+            {"offset": 0, "timestamp": 5, "key": "k", "value": {"hex": "76ff"}},
+            {"offset": 1, "timestamp": 6, "key": null, "value": null},
+        ])
+    );
+}
+
+#[test]
+fn a_topic_id_is_named_once_a_response_has_told_its_name() {
+    let names = TopicNames::default();
+    let id = uuid::Uuid::from_u128(77);
+    let by_id = MetadataRequest::default()
+        .with_topics(Some(vec![MetadataRequestTopic::default().with_topic_id(id).with_name(None)]));
+    let by_id = encoded(&by_id, 12);
+    let (decoded, _) =
+        read(ApiKey::Metadata, Direction::Request, 12, &by_id, &config(), &names).expect("decodes");
+    assert!(decoded.mentions.topics.is_empty());
+    let topic = MetadataResponseTopic::default().with_name(Some(text("t").into())).with_topic_id(id);
+    let response = encoded(&metadata("a").with_topics(vec![topic]), 12);
+    read(ApiKey::Metadata, Direction::Response, 12, &response, &config(), &names).expect("decodes");
+    let (decoded, json) =
+        read(ApiKey::Metadata, Direction::Request, 12, &by_id, &config(), &names).expect("decodes");
+    assert_eq!(json["topics"][0]["(topic)"], "t");
+    assert!(decoded.mentions.topics.contains("t"));
+}
+
+#[test]
+fn secrets_are_told_by_their_length() {
+    let request = SaslAuthenticateRequest::default().with_auth_bytes(Bytes::from_static(b"\0user\0password"));
+    let (_, json) = read(
+        ApiKey::SaslAuthenticate,
+        Direction::Request,
+        2,
+        &encoded(&request, 2),
+        &config(),
+        &TopicNames::default(),
+    )
+    .expect("decodes");
+    assert_eq!(json, json!({"authBytes": {"bytes": 14}}));
+}
+
+#[test]
+fn long_arrays_are_cut_and_the_json_stays_whole() {
+    let topics =
+        (0..1000).map(|_| MetadataRequestTopic::default().with_name(Some(text("some-topic").into())));
+    let body = encoded(&MetadataRequest::default().with_topics(Some(topics.collect())), 9);
+    let config = Config { line_bytes_max: 200, ..config() };
+    let (decoded, json) =
+        read(ApiKey::Metadata, Direction::Request, 9, &body, &config, &TopicNames::default())
+            .expect("decodes");
+    assert!(decoded.json.len() < 400, "{}", decoded.json);
+    let topics = json["topics"].as_array().expect("an array");
+    let left_out = format!("({} more)", 1001 - topics.len());
+    assert_eq!(topics.last(), Some(&Value::String(left_out)));
+    assert_eq!(json["allowAutoTopicCreation"], true);
+}
+
+#[test]
+fn garbage_is_an_error_without_the_memory_for_it() {
+    let schemas = Schemas::new();
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    for _ in 0..20_000 {
+        let key = (random() % 95) as i16;
+        let direction = if random() % 2 == 0 { Direction::Request } else { Direction::Response };
+        let Some(message) = schemas.find(key, direction) else { continue };
+        let version = message.min + (random() % (message.max - message.min + 1) as u64) as i16;
+        let body: Bytes =
+            (0..random() % 60).map(|_| if random() % 3 == 0 { 0xff } else { random() as u8 }).collect();
+        // Whatever comes: no panic, and what is told is JSON.
+        if let Ok(decoded) = decode(message, version, &body, &config(), &TopicNames::default(), &|_| None) {
+            assert!(serde_json::from_str::<Value>(&decoded.json).is_ok(), "{}", decoded.json);
+        }
+    }
+    let huge = Bytes::from_static(&[0xff, 0xff, 0xff, 0xff, 0x0f]);
+    let outcome = read(ApiKey::Metadata, Direction::Request, 12, &huge, &config(), &TopicNames::default());
+    assert!(matches!(outcome, Err(DecodeError::Count { .. })));
+}
+
+#[test]
+fn what_follows_the_last_field_is_counted() {
+    let mut body = encoded(&JoinGroupRequest::default(), 0).to_vec();
+    body.extend_from_slice(b"more");
+    let (decoded, _) =
+        read(ApiKey::JoinGroup, Direction::Request, 0, &Bytes::from(body), &config(), &TopicNames::default())
+            .expect("decodes");
+    assert_eq!(decoded.left, 4);
+}
