@@ -136,9 +136,12 @@ impl PartitionDir {
                 return Some(kind(live));
             }
         }
-        topic_partition(name).map(PartitionDir::Live)
+        // Not a partition that anybody asks for: the metadata log of the Kafka node whose directory this was.
+        topic_partition(name).filter(|live| live.topic.as_str() != KAFKA_METADATA).map(PartitionDir::Live)
     }
 }
+
+const KAFKA_METADATA: &str = "__cluster_metadata";
 
 /// The longest name of a topic.
 const TOPIC_CHARS_MAX: usize = 249;

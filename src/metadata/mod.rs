@@ -12,6 +12,7 @@ mod command;
 mod controller;
 mod features;
 mod image;
+mod kafka;
 mod names;
 mod record;
 mod sorted_map;
@@ -29,6 +30,7 @@ pub use features::{FEATURES, Feature, GROUP_VERSION, TRANSACTION_VERSION};
 pub use image::{
     BrokerImage, ConfigResource, Endpoint, Image, LOST_DIRECTORY, Overrides, PartitionImage, TopicImage,
 };
+pub use kafka::{KafkaMetadata, KafkaMetadataError};
 pub use names::{TopicNameError, check_topic_name, is_internal_topic};
 pub use record::{PartitionChange, Record};
 pub use state::{ApplyError, State};

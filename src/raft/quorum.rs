@@ -40,6 +40,9 @@ use crate::wire::ErrorCode;
 /// Commands that wait for the driver; more wait at their senders, whose number the connections bound.
 const COMMANDS_WAITING_MAX: usize = 256;
 
+/// Records of one entry of what a cluster begins with: far from what an entry may hold.
+const BEGIN_RECORDS_MAX: usize = 1000;
+
 /// A fresh leader may refuse for a moment; then the command is decided anew.
 const RETRIES_MAX: usize = 50;
 const RETRY_PAUSE: Duration = Duration::from_millis(5);
@@ -66,6 +69,8 @@ pub struct Settings {
     pub snapshot_entries: u64,
     /// ...or so many bytes of records since the last.
     pub snapshot_bytes: u64,
+    /// What a cluster that is new begins with, read on a file thread; or why it must not begin.
+    pub begin_with: Box<dyn FnOnce() -> Result<Vec<Record>, String> + Send>,
     /// Called when the log cannot be written any more: nothing can be promised then.
     pub on_failure: Rc<dyn Fn(&str)>,
 }
@@ -83,6 +88,7 @@ impl Settings {
             leader_wait: Duration::from_secs(10),
             snapshot_entries: 10_000,
             snapshot_bytes: 8 << 20,
+            begin_with: Box::new(|| Ok(Vec::new())),
             on_failure: Rc::new(|reason| fatal(reason)),
         }
     }
@@ -128,6 +134,8 @@ pub enum OpenError {
     NodeId(BrokerId),
     #[error("the metadata log does not start: {0}")]
     Raft(String),
+    #[error("the cluster cannot begin with what is there: {0}")]
+    Begin(String),
 }
 
 /// The handle; lives on shard 0.
@@ -146,12 +154,19 @@ impl Quorum {
         files: F,
         threads: FileThreads,
         rules: Rc<dyn ConfigRules>,
-        settings: Settings,
+        mut settings: Settings,
     ) -> Result<Rc<Quorum>, OpenError> {
         let node = u64::try_from(settings.node.0).map_err(|_| OpenError::NodeId(settings.node))?;
         let dir = settings.dir.clone();
         let read = move || load(files, dir);
         let stored = threads.run("raft-open", read).await?;
+        let begin_with = match stored.applied.state.image().cluster_id() {
+            "" => {
+                let read = std::mem::replace(&mut settings.begin_with, Box::new(|| Ok(Vec::new())));
+                threads.run("raft-begin", read).await.map_err(OpenError::Begin)?
+            }
+            _ => Vec::new(),
+        };
         let applied = Rc::new(RefCell::new(stored.applied));
         let (images_sender, images) = watch::channel(Arc::new(applied.borrow().state.image().clone()));
         let (store, log_task) =
@@ -177,7 +192,7 @@ impl Quorum {
             bytes_since_snapshot: 0,
             on_failure: settings.on_failure,
         };
-        driver.check_cluster(&settings.cluster_id, settings.dir).await?;
+        driver.check_cluster(&settings.cluster_id, settings.dir, begin_with).await?;
         runtime::spawn(Queue::Control, "controller", driver.run(waiting)).detach();
         let producer_ids = Mutex::new(ProducerIds::default());
         Ok(Rc::new(Quorum { node: settings.node, messages, images, times, producer_ids }))
@@ -398,8 +413,14 @@ struct Driver<F: Files> {
 }
 
 impl<F: Files> Driver<F> {
-    /// Gives a new log the cluster's id; refuses the log of another cluster.
-    async fn check_cluster(&mut self, expected: &str, path: PathBuf) -> Result<(), OpenError> {
+    /// Gives a new log what it begins with and, last of all, the cluster's id: a start that is cut off before that
+    /// begins again. Refuses the log of another cluster.
+    async fn check_cluster(
+        &mut self,
+        expected: &str,
+        path: PathBuf,
+        begin_with: Vec<Record>,
+    ) -> Result<(), OpenError> {
         let found = self.applied.borrow().state.image().cluster_id().to_owned();
         if found == expected {
             return Ok(());
@@ -407,7 +428,22 @@ impl<F: Files> Driver<F> {
         if !found.is_empty() {
             return Err(OpenError::OtherCluster { path, found, expected: expected.to_owned() });
         }
-        let records = vec![Record::Cluster { id: expected.to_owned() }];
+        let image = self.applied.borrow().state.image().clone();
+        let is_there = |record: &Record| match record {
+            Record::Topic { id, .. } => image.topic_by_id(*id).is_some(),
+            Record::Partition { topic, index, .. } => {
+                image.topic_by_id(*topic).is_some_and(|topic| topic.partition(*index).is_some())
+            }
+            _ => false,
+        };
+        let missing: Vec<Record> = begin_with.into_iter().filter(|record| !is_there(record)).collect();
+        for records in missing.chunks(BEGIN_RECORDS_MAX) {
+            self.begin(records.to_vec()).await?;
+        }
+        self.begin(vec![Record::Cluster { id: expected.to_owned() }]).await
+    }
+
+    async fn begin(&mut self, records: Vec<Record>) -> Result<(), OpenError> {
         for _ in 0..RETRIES_MAX {
             match self.propose(records.clone(), 0).await {
                 Proposed::Applied => return Ok(()),

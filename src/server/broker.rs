@@ -14,6 +14,7 @@ use futures::future::{Either, select};
 use super::StartError;
 use super::control::Services;
 use super::directories::{self, Opened};
+use super::import;
 use super::plan::{Plan, raise_open_files};
 use super::publish::Publisher;
 use super::strays;
@@ -314,6 +315,8 @@ impl Leader {
             default_replication_factor: config.default_replication_factor,
             delete_topic_enable: config.delete_topics,
         };
+        let (kafka_dir, node) = (config.metadata_log_dir.clone(), config.node_id);
+        settings.begin_with = Box::new(move || import::read(&kafka_dir, node));
         let threads = self.opened.directories.threads.clone();
         Quorum::open(OsFiles, threads, configs::Rules::shared(config), settings)
             .await

@@ -7,6 +7,7 @@
 mod broker;
 mod control;
 mod directories;
+mod import;
 mod logging;
 mod plan;
 mod publish;
