@@ -17,6 +17,7 @@ mod fetch;
 mod group_rules;
 mod groups;
 mod harness;
+mod known_cases;
 mod limits;
 mod log_dirs;
 mod moves;
