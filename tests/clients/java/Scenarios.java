@@ -1,10 +1,12 @@
-// The Java client (kafka-clients) through the scenarios that every client here runs. Arguments: the bootstrap address.
+// The Java client (kafka-clients) through the scenarios that every client here runs. Arguments: the bootstrap address,
+// and "outage" for that one alone.
 
-import java.nio.charset.StandardCharsets;
+import java.nio.file.*;
 import java.time.Duration;
 import java.util.*;
-import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
+import java.util.concurrent.ConcurrentSkipListMap;
+import java.util.concurrent.atomic.*;
 import org.apache.kafka.clients.admin.*;
 import org.apache.kafka.clients.consumer.*;
 import org.apache.kafka.clients.producer.*;
@@ -14,128 +16,38 @@ import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.errors.*;
 import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.header.internals.RecordHeader;
-import org.apache.kafka.common.serialization.*;
+import java.nio.charset.StandardCharsets;
 
-public class Scenarios {
-    interface Body {
-        void run() throws Exception;
-    }
-
-    static final Duration PATIENCE = Duration.ofSeconds(30);
-    // Records of the past could be deleted by retention while they are read.
-    static final long start = System.currentTimeMillis();
-    static String bootstrap;
-    static Admin admin;
-    static boolean failed = false;
-
+public class Scenarios extends Frame {
     public static void main(String[] arguments) {
-        bootstrap = arguments[0];
-        admin = Admin.create(Map.of("bootstrap.servers", bootstrap));
+        connect(arguments[0]);
+        if (arguments.length > 1) {
+            scenario("outage", Scenarios::outage);
+            exit();
+        }
         scenario("admin", Scenarios::administer);
         for (String codec : List.of("none", "gzip", "snappy", "lz4", "zstd"))
             scenario("codec-" + codec, () -> roundTrip(codec));
         scenario("headers-and-nulls", Scenarios::headersAndNulls);
-        scenario("idempotent", Scenarios::idempotent);
+        scenario("sizes", Scenarios::sizes);
         scenario("too-large", Scenarios::tooLarge);
+        scenario("log-append-time", Scenarios::logAppendTime);
+        scenario("idempotent", Scenarios::idempotent);
+        scenario("transactions", Scenarios::transactions);
+        Transactions.all();
         scenario("group-resume", Scenarios::groupResume);
         scenario("group-share", Scenarios::groupShare);
+        scenario("group-crash", Scenarios::groupCrash);
+        scenario("group-cooperative", Scenarios::groupCooperative);
         scenario("group-new-protocol", Scenarios::groupNewProtocol);
         scenario("group-migration", Scenarios::groupMigration);
-        scenario("transactions", Scenarios::transactions);
-        scenario("transactions-copy", Scenarios::transactionsCopy);
-        scenario("transactions-fencing", Scenarios::transactionsFencing);
-        scenario("offsets-by-time", Scenarios::offsetsByTime);
+        scenario("commit-async", Scenarios::commitAsync);
         scenario("seek-pause-resume", Scenarios::seekPauseResume);
+        scenario("offsets-by-time", Scenarios::offsetsByTime);
         scenario("delete-records", Scenarios::deleteRecords);
+        scenario("topic-created-again", Scenarios::topicCreatedAgain);
         scenario("describe", Scenarios::describe);
-        admin.close(Duration.ofSeconds(1));
-        System.exit(failed ? 1 : 0);
-    }
-
-    static void scenario(String name, Body body) {
-        try {
-            body.run();
-            System.out.println("ok " + name);
-        } catch (Throwable error) {
-            failed = true;
-            Throwable cause = error instanceof ExecutionException ? error.getCause() : error;
-            System.out.println("FAILED " + name + ": " + cause);
-        }
-    }
-
-    static void check(boolean holds, String what) {
-        if (!holds) throw new AssertionError(what);
-    }
-
-    static void same(Object wanted, Object found, String what) {
-        if (!Objects.equals(wanted, found)) throw new AssertionError(what + ": wanted " + wanted + ", found " + found);
-    }
-
-    interface Probe {
-        boolean holds() throws Exception;
-    }
-
-    // Kafka answers an administrator from metadata that may lag behind what it has just done.
-    static void eventually(String what, Probe probe) throws Exception {
-        long end = System.nanoTime() + PATIENCE.toNanos();
-        while (!probe.holds()) {
-            check(System.nanoTime() < end, "not within " + PATIENCE + ": " + what);
-            Thread.sleep(50);
-        }
-    }
-
-    static <E extends Throwable> void fails(Class<E> kind, Body body) throws Exception {
-        try {
-            body.run();
-        } catch (ExecutionException error) {
-            check(kind.isInstance(error.getCause()), "wanted " + kind.getSimpleName() + ", found " + error.getCause());
-            return;
-        }
-        throw new AssertionError("wanted " + kind.getSimpleName() + ", nothing failed");
-    }
-
-    static String create(String topic, int partitions) throws Exception {
-        return create(topic, partitions, Map.of());
-    }
-
-    static String create(String topic, int partitions, Map<String, String> configs) throws Exception {
-        admin.createTopics(List.of(new NewTopic("java-" + topic, partitions, (short) 1).configs(configs))).all().get();
-        return "java-" + topic;
-    }
-
-    static Producer<byte[], byte[]> producer(Map<String, Object> more) {
-        Map<String, Object> settings = new HashMap<>(Map.of("bootstrap.servers", bootstrap));
-        settings.putAll(more);
-        return new KafkaProducer<>(settings, new ByteArraySerializer(), new ByteArraySerializer());
-    }
-
-    static Consumer<byte[], byte[]> consumer(Map<String, Object> more) {
-        Map<String, Object> settings = new HashMap<>(Map.of(
-            "bootstrap.servers", bootstrap, "enable.auto.commit", "false", "auto.offset.reset", "earliest"));
-        settings.putAll(more);
-        return new KafkaConsumer<>(settings, new ByteArrayDeserializer(), new ByteArrayDeserializer());
-    }
-
-    static byte[] bytes(String text) {
-        return text.getBytes(StandardCharsets.UTF_8);
-    }
-
-    static void send(String topic, int partitions, int count) throws Exception {
-        try (var producer = producer(Map.of())) {
-            for (int n = 0; n < count; n++)
-                producer.send(new ProducerRecord<>(topic, n % partitions, bytes("k" + n), bytes("v" + n)));
-            producer.flush();
-        }
-    }
-
-    static List<ConsumerRecord<byte[], byte[]>> poll(Consumer<byte[], byte[]> consumer, int count) {
-        List<ConsumerRecord<byte[], byte[]>> got = new ArrayList<>();
-        long end = System.nanoTime() + PATIENCE.toNanos();
-        while (got.size() < count) {
-            check(System.nanoTime() < end, "only " + got.size() + " of " + count + " records came");
-            consumer.poll(Duration.ofMillis(100)).forEach(got::add);
-        }
-        return got;
+        exit();
     }
 
     static void administer() throws Exception {
@@ -283,7 +195,7 @@ public class Scenarios {
         send(topic, 4, 40);
         Map<String, Object> group = Map.of("group.id", "java-new", "group.protocol", "consumer");
         try (var one = consumer(group); var two = consumer(group)) {
-            one.subscribe(new SubscriptionPattern(".*shared-new"));
+            one.subscribe(new SubscriptionPattern("java-shared-n.*"));
             two.subscribe(List.of(topic));
             share(one, two);
             var described = admin.describeConsumerGroups(List.of("java-new")).all().get().get("java-new");
@@ -327,136 +239,6 @@ public class Scenarios {
         }
     }
 
-    static void share(Consumer<?, ?> one, Consumer<?, ?> two) {
-        long end = System.nanoTime() + PATIENCE.toNanos();
-        while (one.assignment().size() != 2 || two.assignment().size() != 2) {
-            check(System.nanoTime() < end, "shared " + one.assignment() + " and " + two.assignment());
-            one.poll(Duration.ofMillis(50));
-            two.poll(Duration.ofMillis(50));
-        }
-        var both = new HashSet<Object>(one.assignment());
-        both.addAll(two.assignment());
-        same(4, both.size(), "each partition once");
-    }
-
-    static Producer<byte[], byte[]> transactional(String id) {
-        var producer = producer(Map.of("transactional.id", "java-" + id));
-        producer.initTransactions();
-        return producer;
-    }
-
-    static List<String> values(String topic, int partitions, String isolation, int count) {
-        var assignment = new ArrayList<TopicPartition>();
-        for (int partition = 0; partition < partitions; partition++) assignment.add(new TopicPartition(topic, partition));
-        try (var consumer = consumer(Map.of("isolation.level", isolation))) {
-            consumer.assign(assignment);
-            var got = poll(consumer, count);
-            consumer.poll(Duration.ofMillis(300)).forEach(got::add);
-            return got.stream().map(record -> new String(record.value(), StandardCharsets.UTF_8)).sorted().toList();
-        }
-    }
-
-    static TransactionState stateOf(String id) throws Exception {
-        return admin.describeTransactions(List.of("java-" + id)).description("java-" + id).get().state();
-    }
-
-    static void transactions() throws Exception {
-        String topic = create("txn", 2);
-        try (var producer = transactional("txn")) {
-            producer.beginTransaction();
-            for (int n = 0; n < 6; n++) producer.send(new ProducerRecord<>(topic, n % 2, null, bytes("a" + n)));
-            producer.commitTransaction();
-            producer.beginTransaction();
-            producer.send(new ProducerRecord<>(topic, 0, null, bytes("b0")));
-            producer.flush();
-            producer.abortTransaction();
-            producer.beginTransaction();
-            producer.send(new ProducerRecord<>(topic, 1, null, bytes("c0"))).get();
-            same(TransactionState.ONGOING, stateOf("txn"), "state");
-            var listed = admin.listTransactions(new ListTransactionsOptions().filterStates(Set.of(TransactionState.ONGOING)));
-            check(listed.all().get().stream().anyMatch(found -> found.transactionalId().equals("java-txn")), "listed");
-            var described = admin.describeTransactions(List.of("java-txn")).description("java-txn").get();
-            same(Set.of(new TopicPartition(topic, 1)), described.topicPartitions(), "partitions");
-            var partition = new TopicPartition(topic, 1);
-            var producers = admin.describeProducers(List.of(partition)).partitionResult(partition).get().activeProducers();
-            check(producers.stream().anyMatch(state -> state.currentTransactionStartOffset().isPresent()), "it is open there");
-            same(List.of("a0", "a1", "a2", "a3", "a4", "a5"), values(topic, 2, "read_committed", 6), "committed");
-            producer.commitTransaction();
-        }
-        eventually("the last one is complete", () -> stateOf("txn") == TransactionState.COMPLETE_COMMIT);
-        same(List.of("a0", "a1", "a2", "a3", "a4", "a5", "c0"), values(topic, 2, "read_committed", 7), "committed");
-        same(List.of("a0", "a1", "a2", "a3", "a4", "a5", "b0", "c0"), values(topic, 2, "read_uncommitted", 8), "all");
-    }
-
-    // Consume, transform, produce; every third transaction is aborted and begun again.
-    static void transactionsCopy() throws Exception {
-        String in = create("txn-in", 2), out = create("txn-out", 1);
-        send(in, 2, 30);
-        Map<String, Object> group = Map.of("group.id", "java-copy", "isolation.level", "read_committed", "max.poll.records", 4);
-        int copied = 0, attempt = 0;
-        long end = System.nanoTime() + PATIENCE.toNanos();
-        try (var producer = transactional("copy"); var consumer = consumer(group)) {
-            consumer.subscribe(List.of(in));
-            while (copied < 30) {
-                check(System.nanoTime() < end, "only " + copied + " were copied");
-                var records = consumer.poll(Duration.ofMillis(100));
-                if (records.isEmpty()) continue;
-                producer.beginTransaction();
-                var next = new HashMap<TopicPartition, OffsetAndMetadata>();
-                for (var record : records) {
-                    producer.send(new ProducerRecord<>(out, record.value()));
-                    next.put(new TopicPartition(in, record.partition()), new OffsetAndMetadata(record.offset() + 1));
-                }
-                producer.sendOffsetsToTransaction(next, consumer.groupMetadata());
-                if (++attempt % 3 == 0) {
-                    producer.abortTransaction();
-                    for (var partition : consumer.assignment()) {
-                        var committed = consumer.committed(Set.of(partition)).get(partition);
-                        consumer.seek(partition, committed == null ? 0 : committed.offset());
-                    }
-                } else {
-                    producer.commitTransaction();
-                    copied += records.count();
-                }
-            }
-        }
-        var wanted = new ArrayList<String>();
-        for (int n = 0; n < 30; n++) wanted.add("v" + n);
-        Collections.sort(wanted);
-        same(wanted, values(out, 1, "read_committed", 30), "each record once");
-        var committed = admin.listConsumerGroupOffsets("java-copy").partitionsToOffsetAndMetadata().get();
-        same(30L, committed.values().stream().mapToLong(OffsetAndMetadata::offset).sum(), "offsets");
-    }
-
-    static void transactionsFencing() throws Exception {
-        String topic = create("txn-fencing", 1);
-        try (var zombie = transactional("fencing")) {
-            zombie.beginTransaction();
-            zombie.send(new ProducerRecord<>(topic, bytes("zombie"))).get();
-            try (var successor = transactional("fencing")) {
-                successor.beginTransaction();
-                successor.send(new ProducerRecord<>(topic, bytes("successor")));
-                successor.commitTransaction();
-            }
-            try {
-                zombie.send(new ProducerRecord<>(topic, bytes("zombie again")));
-                zombie.commitTransaction();
-                throw new AssertionError("the zombie committed");
-            } catch (ProducerFencedException | InvalidProducerEpochException expected) {
-                // It can only be closed.
-            }
-        }
-        same(List.of("successor"), values(topic, 1, "read_committed", 1), "the successor's alone");
-        // An administrator ends what nobody ends: with a new incarnation of its id.
-        var hanging = transactional("hanging");
-        hanging.beginTransaction();
-        hanging.send(new ProducerRecord<>(topic, bytes("hanging"))).get();
-        admin.fenceProducers(List.of("java-hanging")).all().get();
-        eventually("it is aborted", () -> stateOf("hanging") != TransactionState.ONGOING);
-        hanging.close(Duration.ZERO);
-        same(List.of("successor"), values(topic, 1, "read_committed", 1), "still");
-    }
-
     static void offsetsByTime() throws Exception {
         String topic = create("times", 1, Map.of("retention.ms", "-1"));
         try (var producer = producer(Map.of())) {
@@ -482,7 +264,12 @@ public class Scenarios {
             consumer.pause(List.of(one));
             check(poll(consumer, 2).stream().allMatch(record -> record.partition() == 0), "one is paused");
             consumer.resume(List.of(one));
-            check(poll(consumer, 10).stream().allMatch(record -> record.partition() == 1), "one is resumed");
+            var rest = poll(consumer, 10);
+            check(rest.stream().allMatch(record -> record.partition() == 1), "one is resumed");
+            long time = rest.get(5).timestamp();
+            long offset = consumer.offsetsForTimes(Map.of(one, time)).get(one).offset();
+            consumer.seek(one, offset);
+            same(time, poll(consumer, 1).get(0).timestamp(), "the first at that time");
         }
     }
 
@@ -493,6 +280,7 @@ public class Scenarios {
         same(6L, admin.deleteRecords(Map.of(partition, RecordsToDelete.beforeOffset(6))).lowWatermarks().get(partition)
             .get().lowWatermark(), "low watermark");
         same(6L, admin.listOffsets(Map.of(partition, OffsetSpec.earliest())).all().get().get(partition).offset(), "first");
+        same("v6", values(topic, 4, "read_uncommitted").get(0), "the first that is read");
     }
 
     static void describe() throws Exception {
@@ -505,5 +293,184 @@ public class Scenarios {
         var broker = new ConfigResource(ConfigResource.Type.BROKER, "1");
         check(admin.describeConfigs(List.of(broker)).all().get().get(broker).get("log.dirs") != null, "broker configs");
         admin.describeFeatures().featureMetadata().get();
+    }
+
+    static void sizes() throws Exception {
+        int large = 20_000_000;
+        String topic = create("sizes", 1, Map.of("max.message.bytes", "25000000"));
+        List<Integer> sizes = List.of(0, 1, 1_000_000, large);
+        try (var producer = producer(Map.of("max.request.size", 25_000_000, "buffer.memory", 64_000_000L))) {
+            for (int size : sizes) {
+                byte[] value = new byte[size];
+                Arrays.fill(value, (byte) size);
+                producer.send(new ProducerRecord<>(topic, 0, null, value)).get();
+            }
+        }
+        try (var consumer = consumer(Map.of())) {
+            consumer.assign(List.of(new TopicPartition(topic, 0)));
+            var got = poll(consumer, sizes.size());
+            for (int n = 0; n < sizes.size(); n++) {
+                byte[] wanted = new byte[sizes.get(n)];
+                Arrays.fill(wanted, (byte) wanted.length);
+                check(Arrays.equals(wanted, got.get(n).value()), "value " + n + " is another");
+            }
+        }
+    }
+
+    static void logAppendTime() throws Exception {
+        String topic = create("append-time", 1, Map.of("message.timestamp.type", "LogAppendTime"));
+        long told;
+        try (var producer = producer(Map.of())) {
+            told = producer.send(new ProducerRecord<byte[], byte[]>(topic, 0, 1000L, null, bytes("v"))).get().timestamp();
+        }
+        check(Math.abs(told - System.currentTimeMillis()) < 60_000, "the answer says " + told);
+        try (var consumer = consumer(Map.of())) {
+            consumer.assign(List.of(new TopicPartition(topic, 0)));
+            same(told, poll(consumer, 1).get(0).timestamp(), "the stored time");
+        }
+    }
+
+    static void transactions() throws Exception {
+        String topic = create("txn", 1), input = create("txn-input", 1);
+        send(input, 1, 3);
+        var offset = Map.of(new TopicPartition(input, 0), new OffsetAndMetadata(3));
+        try (var producer = producer(Map.of("transactional.id", "java-txn"))) {
+            producer.initTransactions();
+            for (String outcome : List.of("committed", "aborted", "committed")) {
+                producer.beginTransaction();
+                producer.send(new ProducerRecord<>(topic, 0, null, bytes(outcome)));
+                if (outcome.equals("committed")) {
+                    producer.sendOffsetsToTransaction(offset, new ConsumerGroupMetadata("java-txn"));
+                    producer.commitTransaction();
+                } else {
+                    producer.flush();
+                    producer.abortTransaction();
+                }
+            }
+        }
+        same(List.of("committed", "committed"), values(topic, 2, "read_committed"), "read_committed");
+        same(List.of("committed", "aborted", "committed"), values(topic, 3, "read_uncommitted"), "read_uncommitted");
+        same(offset, admin.listConsumerGroupOffsets("java-txn").partitionsToOffsetAndMetadata().get(), "offsets");
+    }
+
+    // Nobody can kill a consumer of this process: its heartbeats stop when their thread is interrupted.
+    static void groupCrash() throws Exception {
+        String topic = create("crash", 4);
+        Map<String, Object> group = Map.of(
+            "group.id", "java-crash", "session.timeout.ms", 6000, "heartbeat.interval.ms", 200);
+        // Never closed: closing would leave the group.
+        var lost = consumer(group);
+        lost.subscribe(List.of(topic));
+        await(4, lost);
+        Thread heartbeats = Thread.getAllStackTraces().keySet().stream()
+            .filter(thread -> thread.getName().equals("kafka-coordinator-heartbeat-thread | java-crash")).findFirst().get();
+        try (var one = consumer(group)) {
+            one.subscribe(List.of(topic));
+            share(one, lost);
+            heartbeats.interrupt();
+            long began = System.nanoTime();
+            await(4, one);
+            check(System.nanoTime() - began > 3_000_000_000L, "its session had not ended yet");
+        }
+    }
+
+    static void groupCooperative() throws Exception {
+        String topic = create("cooperative", 4);
+        Map<String, Object> group = Map.of("group.id", "java-cooperative", "heartbeat.interval.ms", 200,
+            "partition.assignment.strategy", CooperativeStickyAssignor.class.getName());
+        var taken = new HashSet<TopicPartition>();
+        try (var one = consumer(group); var two = consumer(group)) {
+            one.subscribe(List.of(topic), new ConsumerRebalanceListener() {
+                public void onPartitionsRevoked(Collection<TopicPartition> partitions) {
+                    taken.addAll(partitions);
+                }
+
+                public void onPartitionsAssigned(Collection<TopicPartition> partitions) {}
+            });
+            await(4, one);
+            two.subscribe(List.of(topic));
+            share(one, two);
+            same(2, taken.size(), "only what goes to the other is taken away");
+            same(taken, two.assignment(), "what the other has");
+        }
+    }
+
+    static void commitAsync() throws Exception {
+        String topic = create("async", 1);
+        send(topic, 1, 10);
+        var partition = new TopicPartition(topic, 0);
+        var done = new AtomicReference<String>();
+        try (var consumer = consumer(Map.of("group.id", "java-async"))) {
+            consumer.assign(List.of(partition));
+            poll(consumer, 10);
+            var offset = new OffsetAndMetadata(4, Optional.empty(), "note");
+            consumer.commitAsync(Map.of(partition, offset), (offsets, error) -> done.set("" + error));
+            eventually("the callback", () -> {
+                consumer.poll(Duration.ofMillis(10));
+                return done.get() != null;
+            });
+            same("null", done.get(), "error");
+            same(offset, consumer.committed(Set.of(partition)).get(partition), "committed");
+        }
+    }
+
+    static void topicCreatedAgain() throws Exception {
+        String topic = create("again", 1);
+        send(topic, 1, 5);
+        admin.deleteTopics(List.of(topic)).all().get();
+        eventually("the name is free", () -> {
+            try {
+                create("again", 1);
+                return true;
+            } catch (Exception error) {
+                return false;
+            }
+        });
+        try (var producer = producer(Map.of())) {
+            same(0L, producer.send(new ProducerRecord<>(topic, 0, null, bytes("new"))).get().offset(), "offset");
+        }
+        same(List.of("new"), values(topic, 1, "read_uncommitted"), "the only record");
+    }
+
+    // The run stops and restarts the broker meanwhile; see outage() there.
+    static void outage() throws Exception {
+        Path control = Path.of(System.getenv("KURING_OUTAGE"));
+        String topic = create("outage", 1);
+        var partition = new TopicPartition(topic, 0);
+        var got = new ConcurrentSkipListMap<Long, String>();
+        var wanted = new AtomicLong(Long.MAX_VALUE);
+        var failure = new AtomicReference<Throwable>();
+        var reader = new Thread(() -> {
+            try (var consumer = consumer(Map.of("group.id", "java-outage", "heartbeat.interval.ms", 500))) {
+                consumer.subscribe(List.of(topic));
+                while (got.size() < wanted.get()) {
+                    consumer.poll(Duration.ofMillis(100)).forEach(record -> got.put(record.offset(), text(record.value())));
+                    consumer.commitAsync();
+                }
+            } catch (Throwable error) {
+                failure.set(error);
+            }
+        });
+        reader.setDaemon(true);
+        reader.start();
+        int count = 0;
+        try (var producer = producer(Map.of("delivery.timeout.ms", 150_000, "max.block.ms", 120_000))) {
+            var last = producer.send(new ProducerRecord<>(topic, 0, null, bytes("" + count++)));
+            last.get();
+            Files.createFile(control.resolve("java.ready"));
+            for (; !Files.exists(control.resolve("stop")); Thread.sleep(5))
+                last = producer.send(new ProducerRecord<>(topic, 0, null, bytes("" + count++)));
+            last.get();
+            producer.flush();
+        }
+        wanted.set(count);
+        reader.join(60_000);
+        same(null, failure.get(), "the consumer's error");
+        List<String> numbers = new ArrayList<>();
+        for (int n = 0; n < count; n++) numbers.add("" + n);
+        check(count > 1000, "only " + count + " records were sent");
+        same(count, got.size(), "records received");
+        check(numbers.equals(List.copyOf(got.values())), "what was received is not what was sent, in order");
+        check(numbers.equals(values(topic, count, "read_uncommitted")), "what is stored is not what was sent, in order");
     }
 }

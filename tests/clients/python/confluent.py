@@ -1,12 +1,15 @@
 """confluent-kafka (librdkafka) through the scenarios."""
 
 import sys
+import threading
+import time
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions,
                                    NewTopic, ResourceType)
 
-from scenarios import CODECS, PATIENCE, START, Scenarios, eventually, same
+from scenarios import (CODECS, PATIENCE, SIZES, SIZES_MAX, START, Member, Outage, Scenarios, eventually, mode, same,
+                       sized)
 
 bootstrap = sys.argv[1]
 admin = AdminClient({"bootstrap.servers": bootstrap})
@@ -158,14 +161,257 @@ def offsets_by_time():
     source.close()
 
 
+def sizes():
+    topic = create("sizes", 1, **{"max.message.bytes": SIZES_MAX})
+    send(topic, [(0, None, sized(size), 0, None) for size in SIZES], **{"message.max.bytes": SIZES_MAX})
+    source = consumer(**{"fetch.message.max.bytes": 1000})
+    source.assign([TopicPartition(topic, 0, 0)])
+    same([sized(size) for size in SIZES], [message.value() for message in poll(source, len(SIZES))], "values")
+    source.close()
+
+
+def log_append_time():
+    topic = create("append-time", 1, **{"message.timestamp.type": "LogAppendTime"})
+    send(topic, [(0, None, "v", 1000, None)])
+    source = consumer()
+    source.assign([TopicPartition(topic, 0, 0)])
+    kind, stamp = poll(source, 1)[0].timestamp()
+    same(2, kind, "the kind of timestamp")
+    assert abs(stamp - time.time() * 1000) < 60_000, stamp
+    source.close()
+
+
+def values(topic, count, isolation):
+    source = consumer(**{"isolation.level": isolation})
+    source.assign([TopicPartition(topic, 0, 0)])
+    found = [message.value() for message in poll(source, count)]
+    source.close()
+    return found
+
+
+def committed(group, partition):
+    asked = [ConsumerGroupTopicPartitions(f"confluent-{group}", [partition])]
+    return wait(admin.list_consumer_group_offsets(asked))[0].topic_partitions[0]
+
+
+def transactions():
+    topic, source_topic = create("txn", 1), create("txn-input", 1)
+    send(source_topic, [(0, None, "v", 0, None)] * 3)
+    source = consumer("txn")
+    source.subscribe([source_topic])
+    poll(source, 3)
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "confluent-txn"})
+    producer.init_transactions(PATIENCE)
+    for outcome in ["committed", "aborted", "committed"]:
+        producer.begin_transaction()
+        producer.produce(topic, outcome, partition=0)
+        if outcome == "committed":
+            offsets = source.position(source.assignment())
+            producer.send_offsets_to_transaction(offsets, source.consumer_group_metadata(), PATIENCE)
+            producer.commit_transaction(PATIENCE)
+        else:
+            producer.flush(PATIENCE)
+            producer.abort_transaction(PATIENCE)
+    source.close()
+    same([b"committed", b"committed"], values(topic, 2, "read_committed"), "read_committed")
+    same([b"committed", b"aborted", b"committed"], values(topic, 3, "read_uncommitted"), "read_uncommitted")
+    same(3, committed("txn", TopicPartition(source_topic, 0)).offset, "the offset")
+
+
+def shared(wanted, members):
+    for member in members:
+        member.poll(0.05)
+    return sorted(len(member.assignment()) for member in members) == sorted(wanted)
+
+
+CRASH = {"session.timeout.ms": 6000}
+
+
+def group_crash():
+    topic = create("crash", 4)
+    other = Member("crash", topic)
+    one = consumer("crash", **CRASH)
+    one.subscribe([topic])
+    eventually("two", lambda: shared([2], [one]))
+    other.kill()
+    killed = time.monotonic()
+    eventually("all four", lambda: shared([4], [one]))
+    assert time.monotonic() - killed > 3, "its session had not ended yet"
+    one.close()
+
+
+def member(group, topic):
+    """Until it is killed."""
+    source = consumer(group, **CRASH)
+    source.subscribe([topic])
+    while True:
+        source.poll(1)
+
+
+def group_cooperative():
+    topic = create("cooperative", 4)
+    taken = []
+    one, two = (consumer("cooperative", **{"partition.assignment.strategy": "cooperative-sticky"}) for _ in range(2))
+    one.subscribe([topic], on_revoke=lambda _, partitions: taken.extend(partitions))
+    eventually("all four", lambda: shared([4], [one]))
+    two.subscribe([topic])
+    eventually("two and two", lambda: shared([2, 2], [one, two]))
+    same(2, len(taken), "only what goes to the other is taken away")
+    same({p.partition for p in taken}, {p.partition for p in two.assignment()}, "what the other has")
+    two.close()
+    one.close()
+
+
+def modern(group):
+    """A member with KIP-848's protocol, which sets the heartbeats' interval at the broker."""
+    return Consumer({"bootstrap.servers": bootstrap, "group.id": f"confluent-{group}", "enable.auto.commit": False,
+                     "auto.offset.reset": "earliest", "group.protocol": "consumer"})
+
+
+def group_new_protocol():
+    topic = create("shared-new", 4)
+    send(topic, [(n % 4, None, str(n), 0, None) for n in range(40)])
+    members = [modern("new"), modern("new")]
+    for member in members:
+        member.subscribe([topic])
+    eventually("two and two", lambda: shared([2, 2], members))
+    for member in members:
+        member.commit(offsets=[TopicPartition(topic, p.partition, 10) for p in member.assignment()], asynchronous=False)
+        member.close()
+    again = modern("new")
+    again.subscribe([topic])
+    eventually("all four", lambda: shared([4], [again]))
+    send(topic, [(n, None, "later", 0, None) for n in range(4)])
+    same([b"later"] * 4, [message.value() for message in poll(again, 4)], "those after the commit")
+    again.close()
+
+
+def group_migration():
+    topic = create("moved", 4)
+    one, two = consumer("moved"), modern("moved")
+    one.subscribe([topic])
+    eventually("all four", lambda: shared([4], [one]))
+    two.subscribe([topic])
+    eventually("two and two", lambda: shared([2, 2], [one, two]))
+    two.close()
+    eventually("all four again", lambda: shared([4], [one]))
+    one.close()
+
+
+def commit_async():
+    topic = create("async", 1)
+    send(topic, [(0, None, "v", 0, None)] * 10)
+    done = []
+    source = consumer("async", on_commit=lambda error, partitions: done.append(error))
+    source.assign([TopicPartition(topic, 0, 0)])
+    poll(source, 10)
+    source.commit(offsets=[TopicPartition(topic, 0, 4, metadata="note")], asynchronous=True)
+    eventually("the callback", lambda: source.poll(0.01) or done)
+    same([None], done, "error")
+    found = committed("async", TopicPartition(topic, 0))
+    same((4, "note"), (found.offset, found.metadata), "committed")
+    source.close()
+
+
+def seek_pause_resume():
+    topic = create("seek", 2)
+    send(topic, [(n % 2, None, str(n), START + n, None) for n in range(20)])
+    zero, one = TopicPartition(topic, 0, 0), TopicPartition(topic, 1, 0)
+    source = consumer()
+    source.assign([zero, one])
+    source.pause([one])
+    poll(source, 1)
+    source.seek(TopicPartition(topic, 0, 8))
+    same({0}, {message.partition() for message in poll(source, 2)}, "one is paused")
+    source.resume([one])
+    same({1}, {message.partition() for message in poll(source, 10)}, "one is resumed")
+    [found] = source.offsets_for_times([TopicPartition(topic, 1, START + 11)], PATIENCE)
+    source.seek(found)
+    same(b"11", poll(source, 1)[0].value(), "the first at that time")
+    source.close()
+
+
+def delete_records():
+    topic = create("delete-records", 1)
+    send(topic, [(0, None, str(n), 0, None) for n in range(10)])
+    deleted = wait(admin.delete_records([TopicPartition(topic, 0, 6)]))[0]
+    same(6, deleted.low_watermark, "low watermark")
+    same(b"6", values(topic, 4, "read_uncommitted")[0], "the first that is read")
+
+
+def topic_created_again():
+    topic = create("again", 1)
+    send(topic, [(0, None, "old", 0, None)] * 5)
+    wait(admin.delete_topics([topic]))
+
+    def created():
+        return code_of(lambda: wait(admin.create_topics([NewTopic(topic, 1, 1)]))) == "none"
+
+    eventually("the name is free", created)
+    [(error, message)] = send(topic, [(0, None, "new", 0, None)])
+    same((None, 0), (error, message.offset()), "offset")
+    same([b"new"], values(topic, 1, "read_uncommitted"), "the only record")
+
+
+def outage():
+    topic = create("outage", 1)
+    run = Outage()
+    got, stop = {}, threading.Event()
+
+    def read():
+        source = consumer("outage")
+        source.subscribe([topic])
+        while not stop.is_set():
+            for message in source.consume(500, 0.1):
+                if message.error() is None:
+                    got[message.offset()] = message.value()
+        source.close()
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    failed = []
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "message.timeout.ms": 150_000})
+    count = 0
+    while not run.ends():
+        producer.produce(topic, b"%d" % count, partition=0, on_delivery=lambda error, _: error and failed.append(error))
+        count += 1
+        if count == 1:
+            producer.flush()
+            run.ready()
+        producer.poll(0.005)
+    same(0, producer.flush(60), "records not delivered")
+    same([], failed, "errors")
+    eventually("all is received", lambda: len(got) == count)
+    stop.set()
+    reader.join(PATIENCE)
+    run.check(count, [got[offset] for offset in sorted(got)], "received")
+    run.check(count, values(topic, count, "read_uncommitted"), "stored")
+
+
 scenarios = Scenarios()
+if mode() == "member":
+    member(*sys.argv[3:])
+if mode() == "outage":
+    scenarios.run("outage", outage)
+    scenarios.exit()
 scenarios.run("admin", administer)
 for codec in CODECS:
     scenarios.run(f"codec-{codec}", lambda: round_trip(codec))
 scenarios.run("headers-and-nulls", headers_and_nulls)
-scenarios.run("idempotent", idempotent)
+scenarios.run("sizes", sizes)
 scenarios.run("too-large", too_large)
+scenarios.run("log-append-time", log_append_time)
+scenarios.run("idempotent", idempotent)
+scenarios.run("transactions", transactions)
 scenarios.run("group-resume", group_resume)
 scenarios.run("group-share", group_share)
+scenarios.run("group-crash", group_crash)
+scenarios.run("group-cooperative", group_cooperative)
+scenarios.run("group-new-protocol", group_new_protocol)
+scenarios.run("group-migration", group_migration)
+scenarios.run("commit-async", commit_async)
+scenarios.run("seek-pause-resume", seek_pause_resume)
 scenarios.run("offsets-by-time", offsets_by_time)
+scenarios.run("delete-records", delete_records)
+scenarios.run("topic-created-again", topic_created_again)
 scenarios.exit()
