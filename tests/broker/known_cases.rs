@@ -68,8 +68,9 @@ fn every_topic_that_is_to_grow_has_its_own_answer() {
     for topic in ["grows", "shrinks", "stays"] {
         client.create_topic(topic, 2, &[]);
     }
-    let more =
-        |topic: &str, count: i32| CreatePartitionsTopic::default().with_name(name(topic)).with_count(count);
+    let more = |topic: &str, count: i32| {
+        CreatePartitionsTopic::default().with_name(name(topic)).with_count(count).with_assignments(None)
+    };
     let topics = vec![more("grows", 4), more("shrinks", 1), more("missing", 4), more("stays", 2)];
     let request = CreatePartitionsRequest::default().with_topics(topics).with_timeout_ms(10_000);
     let response = Raw::connect(&broker).call(3, &request);

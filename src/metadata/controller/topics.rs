@@ -270,10 +270,7 @@ fn check_name(image: &Image, name: &str, new_collision_keys: &BTreeSet<String>) 
         return Err(Refusal::new(ErrorCode::InvalidTopicException, error.to_string()));
     }
     if image.topic(name).is_some() {
-        return Err(Refusal::new(
-            ErrorCode::TopicAlreadyExists,
-            format!("There is a topic '{name}' already."),
-        ));
+        return Err(Refusal::new(ErrorCode::TopicAlreadyExists, format!("Topic '{name}' already exists.")));
     }
     let collides = |with: &str| {
         let text = format!("The name collides with that of topic '{with}': '.' and '_' count as one letter.");

@@ -43,8 +43,13 @@ public class Frame {
         } catch (Throwable error) {
             failed = true;
             Throwable cause = error instanceof ExecutionException ? error.getCause() : error;
-            System.out.println("FAILED " + name + ": " + cause.toString().replace('\n', ' ') + " at " + where(error));
+            System.out.println("FAILED " + name + ": " + shortened(cause.toString()) + " at " + where(error));
         }
+    }
+
+    static String shortened(String text) {
+        String line = text.replace('\n', ' ');
+        return line.length() < 800 ? line : line.substring(0, 400) + " ... " + line.substring(line.length() - 400);
     }
 
     // The line of the scenario itself.

@@ -8,7 +8,7 @@ run({
   name: 'confluent-js',
   kafka,
   codecs: { none: 'none', gzip: 'gzip', snappy: 'snappy', lz4: 'lz4', zstd: 'zstd' },
-  has: { cooperative: true, modern: true },
+  has: { cooperative: true, modern: true, deleteRecords: true },
   producer: ({ large, patient, retries, ...kafkaJS }, compression = 'none') => kafka.producer({
     kafkaJS,
     'compression.codec': compression,

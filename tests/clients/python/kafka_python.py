@@ -201,26 +201,28 @@ def group_share():
     one.subscribe([topic])
     two.subscribe([topic])
     # Joining blocks until all members have joined, so each needs a thread.
-    with Polling(two):
-        eventually("two and two", lambda: shared([2], [one]) and len(two.assignment()) == 2)
+    with Polling(two) as other:
+        eventually("two and two", lambda: shared([2], [one]) and len(other.held) == 2)
     two.close()
     eventually("all four", lambda: shared([4], [one]))
     one.close()
 
 
 class Polling:
-    """Polls a member in a thread of its own meanwhile."""
+    """Polls a member in a thread of its own meanwhile, which is then the only one that may touch it."""
 
     def __init__(self, member):
-        self.member, self.stop = member, threading.Event()
+        self.member, self.stop, self.held = member, threading.Event(), set()
         self.thread = threading.Thread(target=self.run, daemon=True)
 
     def run(self):
         while not self.stop.is_set():
             self.member.poll(50)
+            self.held = set(self.member.assignment())
 
     def __enter__(self):
         self.thread.start()
+        return self
 
     def __exit__(self, *_):
         self.stop.set()
@@ -270,8 +272,8 @@ def group_cooperative():
     one.subscribe([topic], listener=taken)
     eventually("all four", lambda: shared([4], [one]))
     two.subscribe([topic])
-    with Polling(two):
-        eventually("two and two", lambda: shared([2], [one]) and len(two.assignment()) == 2)
+    with Polling(two) as other:
+        eventually("two and two", lambda: shared([2], [one]) and len(other.held) == 2)
     same(2, len(taken.partitions), "only what goes to the other is taken away")
     same(set(taken.partitions), two.assignment(), "what the other has")
     two.close()

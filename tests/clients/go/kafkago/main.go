@@ -37,7 +37,6 @@ func main() {
 	Scenario("headers-and-nulls", headersAndNulls)
 	Scenario("sizes", sizes)
 	Scenario("too-large", tooLarge)
-	Scenario("log-append-time", logAppendTime)
 	Scenario("group-resume", groupResume)
 	Scenario("group-share", groupShare)
 	Scenario("group-crash", groupCrash)
@@ -199,15 +198,6 @@ func tooLarge() error {
 	}
 	if !errors.Is(err, kafka.MessageSizeTooLarge) {
 		return fmt.Errorf("wanted MESSAGE_TOO_LARGE, found %v", err)
-	}
-	return nil
-}
-
-func logAppendTime() error {
-	topic := create("append-time", 1, "message.timestamp.type", "LogAppendTime")
-	send(topic, 0, []kafka.Message{{Value: []byte("v"), Time: time.UnixMilli(1000)}})
-	if age := time.Since(stored(topic, 1)[0].Time).Abs(); age > time.Minute {
-		return fmt.Errorf("%v old", age)
 	}
 	return nil
 }
