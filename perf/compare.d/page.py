@@ -42,7 +42,7 @@ td.n, th.n { text-align: right; white-space: nowrap; } tr.missed td { color: var
 
 
 def make(report: dict) -> str:
-    sections = [head(report), cards(report), target_table(report), bar_section(report, "Throughput", "MB/s",
+    sections = [head(report), cards(report), target_table(report), excess_section(report), bar_section(report, "Throughput", "MB/s",
                 "As fast as the broker takes or gives it. Longer is better. Client and broker are of the same speed only when each has processors of its own."),
                 bar_section(report, "Broker CPU per GB", "broker CPU s/GB", "Processor time of the broker, user and system, for each GB in and out. Shorter is better."),
                 bar_section(report, "Client CPU per GB", "client CPU s/GB", "What the load generator itself took: the same for all, or the comparison is off."),
@@ -88,6 +88,27 @@ def target_table(report: dict) -> str:
                      f"<td class=n>{escape(row['seen'])}{shown}<td class=soft><code>{escape(row['workload'])}</code></tr>")
     return ("<h2>What it is held to</h2><p class=soft>The table of DESIGN.md, section 6.</p><div class=scroll><table><tr><th>what<th class=n>asked for"
             f"<th class=n>seen<th><th>workload</tr>{''.join(lines)}</table></div>")
+
+
+def excess_section(report: dict) -> str:
+    """For each missed row: what kuring and what it is held to spend, by what they were doing."""
+    tables = []
+    for row in report.get("excess", []):
+        ours, base = (sum(group[side] for group in row["groups"]) for side in ("kuring", "base"))
+        lines = "".join(f"<tr><td>{escape(group['group'])}<td class=n>{number(group['kuring'])}<td class=n>{number(group['base'])}"
+                        f"<td class=n>{group['kuring'] - group['base']:+.3g}<td class=n>{share(group['kuring'] - group['base'], ours - base)}</tr>"
+                        for group in row["groups"])
+        tables.append(f"<h3><code>{escape(row['workload'])}</code></h3><div class=scroll><table><tr><th>{escape(row['figure'])}<th class=n>kuring"
+                      f"<th class=n>{escape(row['base'])}<th class=n>excess<th class=n>of the excess</tr>{lines}<tr><th>sum<th class=n>{number(ours)}"
+                      f"<th class=n>{number(base)}<th class=n>{ours - base:+.3g}<th></tr></table></div>")
+    if not tables:
+        return ""
+    return ("<h2>Where the excess goes</h2><p class=soft>Rows that are missed, in a profiled run of their own: samples of all threads, "
+            f"by what the kernel or the program was doing.</p>{''.join(tables)}")
+
+
+def share(part: float, whole: float) -> str:
+    return f"{part / whole:.0%}" if whole > 0 else ""
 
 
 def bar_section(report: dict, title: str, figure: str, text: str) -> str:

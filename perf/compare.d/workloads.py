@@ -77,7 +77,7 @@ WORKLOADS = (
              record_bytes=100, arguments=("--connections", "1000", "--in-flight", "1", "--batch-size", "1", "--acks", "1")),
     Workload("1-topic-1-partition-1kb-catch-up", "consume", "One reader of what is in the page cache, answers of 1 MiB.",
              topic=KEEPING, in_smoke=True),
-    Workload("1-topic-50-partitions-1kb-small-ranges", "small_ranges", "Fetches that are answered with 50 ranges of 1 KiB.",
+    Workload("1-topic-50-partitions-1kb-small-ranges", "small_ranges", "Fetches at the tail that are answered with 50 ranges of 1 KiB.",
              partitions=50, record_bytes=950, arguments=("--partition-bytes", "1100"), topic=KEEPING),
     Workload("1-topic-1-partition-1kb-tail", "paced_end_to_end", "A reader at the tail of 50,000 records per second.",
              arguments=("--linger", "1"), rate=50_000),
