@@ -171,6 +171,44 @@ pub(super) fn parse<'a>(body: &'a [u8], position: &mut usize) -> Result<Record<'
     })
 }
 
+/// What [`skim`] takes note of.
+#[derive(Clone, Copy)]
+pub(super) struct Skimmed {
+    pub timestamp_delta: i64,
+    pub offset_delta: i32,
+    pub has_key: bool,
+}
+
+/// [`parse`] for who asks only whether a record is sound: the same rules, and nothing is kept of its fields.
+#[inline]
+pub(super) fn skim(fields: &[u8]) -> Result<Skimmed, RecordFormatError> {
+    let mut at = 1;
+    let timestamp_delta = varint::read_i64(fields, &mut at).ok_or(RecordFormatError::Varint)?;
+    let offset_delta = varint::read_i32(fields, &mut at).ok_or(RecordFormatError::Varint)?;
+    let has_key = skip_field(fields, &mut at)?;
+    skip_field(fields, &mut at)?;
+    let count = varint::read_i32(fields, &mut at).ok_or(RecordFormatError::Varint)?;
+    for _ in 0..u32::try_from(count).map_err(|_| RecordFormatError::HeaderCount(count))? {
+        read_header(fields, &mut at)?;
+    }
+    if at != fields.len() {
+        return Err(RecordFormatError::Surplus);
+    }
+    Ok(Skimmed { timestamp_delta, offset_delta, has_key })
+}
+
+/// Whether there is a field at all.
+#[inline(always)]
+fn skip_field(fields: &[u8], at: &mut usize) -> Result<bool, RecordFormatError> {
+    let len = varint::read_i32(fields, at).ok_or(RecordFormatError::Varint)?;
+    let Ok(len) = usize::try_from(len) else { return Ok(false) };
+    if len > fields.len() - *at {
+        return Err(RecordFormatError::Field);
+    }
+    *at += len;
+    Ok(true)
+}
+
 fn read_header<'a>(fields: &'a [u8], at: &mut usize) -> Result<Header<'a>, RecordFormatError> {
     let key = read_field(fields, at)?.ok_or(RecordFormatError::Field)?;
     let value = read_field(fields, at)?;

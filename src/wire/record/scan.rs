@@ -1,6 +1,6 @@
 //! Checks the records of a body that comes in pieces, without keeping any of it.
 
-use super::records::{RecordFormatError, parse};
+use super::records::{RecordFormatError, Skimmed, skim};
 use super::varint;
 
 /// What validation needs to know of a record.
@@ -99,7 +99,7 @@ impl Scanner {
         self.field == Field::Length && self.varint_shift == 0
     }
 
-    /// The fast path: about 11 ns for a record of 1 KiB, no state is kept within it.
+    /// The fast path: no state is kept within a record.
     fn feed_whole_records(
         &mut self,
         piece: &mut &[u8],
@@ -107,23 +107,16 @@ impl Scanner {
     ) -> Result<(), RecordFormatError> {
         while !piece.is_empty() {
             self.check_room()?;
-            let mut position = 0;
-            let len = varint::read_i32(piece, &mut position);
-            let is_whole =
-                len.is_some_and(|len| usize::try_from(len).is_ok_and(|len| len <= piece.len() - position));
-            if !is_whole {
+            let mut start = 0;
+            let Some(len) = varint::read_i32(piece, &mut start) else { return Ok(()) };
+            let Some(end) = usize::try_from(len).ok().and_then(|len| start.checked_add(len)) else {
                 return Ok(());
-            }
-            let mut end = 0;
-            self.check_len(len.unwrap_or(0))?;
-            let record = parse(piece, &mut end)?;
-            *piece = &piece[end..];
-            on_record(ScannedRecord {
-                index: self.found,
-                timestamp_delta: record.timestamp_delta,
-                offset_delta: record.offset_delta,
-                has_key: record.key.is_some(),
-            });
+            };
+            let Some((record, rest)) = piece.split_at_checked(end) else { return Ok(()) };
+            self.check_len(len)?;
+            let Skimmed { timestamp_delta, offset_delta, has_key } = skim(&record[start..])?;
+            *piece = rest;
+            on_record(ScannedRecord { index: self.found, timestamp_delta, offset_delta, has_key });
             self.found += 1;
         }
         Ok(())
@@ -288,6 +281,7 @@ mod tests {
 
     use super::super::builder::tests::{Plain, plain_records};
     use super::super::builder::write_record;
+    use super::super::records::parse;
     use super::*;
 
     fn scan(count: i32, body: &[u8], piece_len: usize) -> Result<Vec<ScannedRecord>, RecordFormatError> {
@@ -331,7 +325,19 @@ mod tests {
             let whole = scan(count, &body, body.len());
             let pieces = scan(count, &body, piece_len);
             prop_assert_eq!(whole.is_ok(), pieces.is_ok(), "{:?} {:?}", whole, pieces);
+            let mut position = 0;
+            let mut parsed = Vec::new();
+            while position < body.len() && parsed.len() <= records.len() {
+                match parse(&body, &mut position) {
+                    Ok(record) => parsed.push((record.timestamp_delta, record.offset_delta, record.key.is_some())),
+                    Err(_) => break,
+                }
+            }
+            prop_assert_eq!(whole.is_ok(), position == body.len() && parsed.len() == records.len());
             if let (Ok(whole), Ok(pieces)) = (whole, pieces) {
+                let skimmed: Vec<_> =
+                    whole.iter().map(|one| (one.timestamp_delta, one.offset_delta, one.has_key)).collect();
+                prop_assert_eq!(skimmed, parsed);
                 prop_assert_eq!(whole, pieces);
             }
         }

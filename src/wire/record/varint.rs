@@ -1,13 +1,23 @@
 //! The signed, zig-zag variable-length integers of records (`org.apache.kafka.common.utils.ByteUtils`).
 
 /// Reads an i32 of at most five bytes from `bytes` at `*position` and moves on; `None` if it does not end.
+#[inline(always)]
 pub fn read_i32(bytes: &[u8], position: &mut usize) -> Option<i32> {
-    // Lengths and deltas of records mostly take one byte.
-    let first = *bytes.get(*position)?;
-    if first < 0x80 {
-        *position += 1;
-        return Some(unzigzag_i32(u32::from(first)));
+    // Lengths and deltas of records mostly take one or two bytes.
+    match bytes.get(*position..) {
+        Some([first @ ..0x80, ..]) => {
+            *position += 1;
+            Some(unzigzag_i32(u32::from(*first)))
+        }
+        Some([first, second @ ..0x80, ..]) => {
+            *position += 2;
+            Some(unzigzag_i32(u32::from(*first & 0x7f) | u32::from(*second) << 7))
+        }
+        _ => read_long_i32(bytes, position),
     }
+}
+
+fn read_long_i32(bytes: &[u8], position: &mut usize) -> Option<i32> {
     let mut value: u32 = 0;
     for shift in [0, 7, 14, 21, 28] {
         let byte = *bytes.get(*position)?;
@@ -21,7 +31,18 @@ pub fn read_i32(bytes: &[u8], position: &mut usize) -> Option<i32> {
 }
 
 /// Reads an i64 of at most ten bytes.
+#[inline(always)]
 pub fn read_i64(bytes: &[u8], position: &mut usize) -> Option<i64> {
+    match bytes.get(*position..) {
+        Some([first @ ..0x80, ..]) => {
+            *position += 1;
+            Some(unzigzag_i64(u64::from(*first)))
+        }
+        _ => read_long_i64(bytes, position),
+    }
+}
+
+fn read_long_i64(bytes: &[u8], position: &mut usize) -> Option<i64> {
     let mut value: u64 = 0;
     for shift in [0, 7, 14, 21, 28, 35, 42, 49, 56, 63] {
         let byte = *bytes.get(*position)?;
