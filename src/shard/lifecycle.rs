@@ -143,11 +143,17 @@ impl Shard {
         }
     }
 
+    /// Most partitions have the same settings as the one before: they share them.
     fn log_config(&self, image: &Image, topic: &TopicImage) -> Arc<LogConfig> {
         let broker = image.overrides(&ConfigResource::Broker(self.settings.broker));
         let default = image.overrides(&ConfigResource::BrokerDefault);
         let topic = image.overrides(&ConfigResource::Topic(topic.name.clone()));
-        Arc::new(self.settings.config.levels(broker, default).log_config(topic))
+        let config = self.settings.config.levels(broker, default).log_config(topic);
+        let mut last = self.last_log_config.borrow_mut();
+        match &*last {
+            Some(last) if **last == config => Arc::clone(last),
+            _ => Arc::clone(last.insert(Arc::new(config))),
+        }
     }
 
     /// Gives a partition of which nothing is there its place, and tells of it. `is_new`: the topic came while this

@@ -48,7 +48,7 @@ pub use space::Space;
 use self::messages::{ControlRequest, Reply, Request};
 use self::replica::Replica;
 use crate::base::{BrokerId, Budget, Counter, Histogram, Offset, ShardId};
-use crate::config::BrokerConfig;
+use crate::config::{BrokerConfig, LogConfig};
 use crate::io::chunk::ChunkPool;
 use crate::io::runtime::{Notify, work};
 use crate::metadata::Image;
@@ -162,6 +162,8 @@ pub struct Shard {
     mesh: mesh::Mesh,
     image: RefCell<Arc<Image>>,
     replicas: RefCell<HashMap<PartitionKey, Rc<Replica>, ahash::RandomState>>,
+    /// The settings that the last log was given.
+    last_log_config: RefCell<Option<Arc<LogConfig>>>,
     parked: RefCell<parked::ParkedFetches>,
     timers: timers::Timers,
     /// Replicas with something in their queue.
@@ -209,6 +211,7 @@ impl Shard {
             mesh,
             image: RefCell::new(Arc::new(Image::default())),
             replicas: RefCell::default(),
+            last_log_config: RefCell::default(),
             parked: RefCell::new(parked::ParkedFetches::new(crate::base::clock::monotonic())),
             timers: timers::Timers::new(crate::base::clock::monotonic()),
             dirty: RefCell::default(),

@@ -43,7 +43,7 @@ pub(super) struct Replica {
     /// What the checkpoint files are to say of it.
     pub(super) told: Told,
     /// What the start found of it: its checkpoint entry for as long as its log is not open.
-    found: RefCell<Option<FoundPartition>>,
+    found: RefCell<Option<Box<FoundPartition>>>,
     /// Bytes appended since the last flush began.
     pub(super) unflushed_bytes: Cell<u64>,
     /// When the first of them was appended.
@@ -85,7 +85,7 @@ impl Replica {
             opens_later: Cell::new(false),
             uses_reserve,
             told: Told::default(),
-            found: RefCell::new(found),
+            found: RefCell::new(found.map(Box::new)),
             unflushed_bytes: Cell::new(0),
             unflushed_since: Cell::new(Monotonic::ZERO),
             is_swept: Cell::new(false),
@@ -124,7 +124,7 @@ impl Replica {
     /// What the start found of it, as long as its log was not opened: else its offsets would fall out of the
     /// checkpoint files, and records deleted by DeleteRecords would come back with its log.
     pub(super) fn found_offsets(&self) -> Option<CheckpointOffsets> {
-        self.found.borrow().as_ref().map(CheckpointOffsets::from)
+        self.found.borrow().as_deref().map(CheckpointOffsets::from)
     }
 
     /// Its log is open: from here on it speaks for itself.
