@@ -66,7 +66,11 @@ impl<F: Files, T> Partition<F, T> {
     ) -> Result<ReadOutcome<F>, ReadError> {
         if last_fetched_epoch != LeaderEpoch::NONE {
             let (epoch, end) = self.log.epoch_end(last_fetched_epoch);
-            if end.0 < 0 || epoch < last_fetched_epoch || end < offset {
+            // An epoch that this log does not know ends nowhere (`Partition.readRecords`).
+            if end.0 < 0 || offset < self.log.log_start() {
+                return Err(ReadError::OutOfRange);
+            }
+            if epoch < last_fetched_epoch || end < offset {
                 return Ok(ReadOutcome::Diverging { epoch, end });
             }
         }

@@ -169,6 +169,25 @@ fn a_fetch_beyond_the_log_is_out_of_range_and_one_at_its_end_is_not() {
 }
 
 #[test]
+fn an_epoch_that_the_log_never_had_is_out_of_range_and_one_that_ended_earlier_diverges() {
+    let broker = Broker::start();
+    Client::of(&broker).create_topic("epochs", 1, &[]);
+    let mut raw = Raw::connect(&broker);
+    raw.produce("epochs", 0, -1, Batch::now(&["a", "b"]).encode());
+    let mut answer = |offset, epoch| {
+        let mut request = fetch("epochs", &[(0, offset)]).with_max_wait_ms(10);
+        request.topics[0].partitions[0].last_fetched_epoch = epoch;
+        let partition = raw.call(FETCH, &request).responses[0].partitions[0].clone();
+        let diverging = partition.diverging_epoch;
+        (partition.error_code, diverging.epoch, diverging.end_offset)
+    };
+    assert_eq!(answer(1, 0), (0, -1, -1));
+    assert_eq!(answer(5, 0), (0, 0, 2));
+    assert_eq!(answer(1, 9), (OFFSET_OUT_OF_RANGE, -1, -1));
+    assert_eq!(answer(-1, 0), (OFFSET_OUT_OF_RANGE, -1, -1));
+}
+
+#[test]
 fn the_first_batch_comes_whole_however_small_the_limits() {
     for shards in shard_counts([1, 8]) {
         let broker = Broker::with(shards, &[]);
