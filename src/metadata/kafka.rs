@@ -96,6 +96,8 @@ impl KafkaMetadata {
                 if *partition.replicas != [node] {
                     return Err(KafkaMetadataError::OtherReplicas(format!("{}-{index}", topic.name)));
                 }
+                // A stop leaves no replica in sync, only eligible ones (KIP-966): of one replica that is the one.
+                let partition = PartitionImage { isr: partition.replicas.clone(), ..partition };
                 records.push(Record::Partition { topic: id, index, partition });
             }
         }

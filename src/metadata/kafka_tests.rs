@@ -126,6 +126,17 @@ fn a_topic_that_was_removed_and_made_again_has_its_new_id_and_no_old_config() {
 }
 
 #[test]
+fn a_partition_that_a_stop_left_without_a_replica_in_sync_can_be_led() {
+    // No ISR and no leader: the replica is only eligible.
+    let tagged = [vec![2, 0, 1, 1, 1, 4], (-1i32).to_be_bytes().to_vec()].concat();
+    let fenced = framed(5, 2, &[0i32.to_be_bytes().to_vec(), id(TOPIC), tagged].concat());
+    let metadata = read(&[topic("orders", TOPIC), partition(TOPIC, 0, &[1], 4), fenced]);
+    let state = state(metadata.expect("readable"));
+    let partition = state.image().partition("orders", PartitionIndex(0)).expect("taken over");
+    assert_eq!((&*partition.isr, partition.leader, partition.leader_epoch.0), (&[BrokerId(1)][..], None, 5));
+}
+
+#[test]
 fn what_a_snapshot_covers_is_not_applied_again() {
     let mut metadata = KafkaMetadata::default();
     metadata
