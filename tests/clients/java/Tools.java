@@ -256,7 +256,7 @@ public class Tools extends Frame {
             tool("consumer-groups", "--reset-offsets", "--group", "tools-active", "--topic", "tools", "--to-earliest", "--execute")
                 .has("inactive");
         }
-        tool("consumer-groups", "--describe", "--group", "nothing-of-this-name").has("does not exist");
+        tool("consumer-groups", "--describe", "--group", "nothing-of-this-name").has("Group nothing-of-this-name not found.");
     }
 
     // By --execute, told by what the tool prints and by what is committed.

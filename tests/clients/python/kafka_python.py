@@ -199,6 +199,7 @@ def group_share():
     topic = create("share", 4)
     one, two = consumer("share"), consumer("share")
     one.subscribe([topic])
+    eventually("all four", lambda: shared([4], [one]))
     two.subscribe([topic])
     # Joining blocks until all members have joined, so each needs a thread.
     with Polling(two) as other:
