@@ -10,6 +10,7 @@ use kuring::base::random::Random;
 use kuring::base::{LeaderEpoch, PartitionIndex, TopicId};
 use kuring::config::{
     Assignor, ConsumerGroupBounds, ConsumerGroupSettings, ConsumerGroupTimes, GroupSettings, MigrationPolicy,
+    ShareGroupSettings,
 };
 use kuring::coordinator::{Client, Coordinator, Effect, ReplyToken, Request, Response};
 use kuring::metadata::{Image, PartitionImage, Record, State};
@@ -46,6 +47,7 @@ fn settings() -> GroupSettings {
             },
             bounds: ConsumerGroupBounds::default(),
         },
+        share: ShareGroupSettings::default(),
     }
 }
 

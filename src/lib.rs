@@ -15,6 +15,8 @@ pub mod log;
 
 pub mod partition;
 
+pub mod share;
+
 pub mod metadata;
 
 pub mod coordinator;

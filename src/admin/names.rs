@@ -63,6 +63,11 @@ crate::families! {
     /// Partitions in the open fetch sessions.
     FETCH_SESSION_PARTITIONS: gauge "kuring_fetch_session_partitions" [];
 
+    /// Open share sessions.
+    SHARE_SESSIONS: gauge "kuring_share_sessions" [];
+    /// Partitions that are in memory for share groups, one for each group.
+    SHARE_PARTITIONS: gauge "kuring_share_partitions" [];
+
     /// Fetches that wait for more to read.
     FETCHES_WAITING: gauge "kuring_fetches_waiting" [];
     /// Produce requests that wait for the disk or for replicas.

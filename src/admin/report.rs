@@ -193,6 +193,8 @@ fn memory(
 ) {
     let sum = |of: fn(&ShardReport) -> u64| reports.iter().map(|report| of(report)).sum::<u64>();
     text.add(&names::FETCHES_WAITING, &[], sum(|report| report.figures.fetches_parked as u64));
+    text.add(&names::SHARE_SESSIONS, &[], sum(|report| report.figures.share_sessions as u64));
+    text.add(&names::SHARE_PARTITIONS, &[], sum(|report| report.figures.share_partitions as u64));
     text.add(&names::APPENDS_WAITING, &[], sum(|report| report.figures.appends_waiting as u64));
     let limits_of_shard = &sources.config.serving_limits;
     let shards = u16::try_from(reports.len()).unwrap_or(u16::MAX);

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::fetch_session::SessionCache;
 use super::leaning::Leaning;
 use super::line::Line;
+use super::share_session::ShareSessions;
 use crate::base::{Budget, PartitionIndex, ShardId};
 use crate::config::ListenerName;
 use crate::metadata::{self, Image, PartitionImage, Refusal, TopicImage};
@@ -27,6 +28,7 @@ pub struct Client {
     pub listener: ListenerName,
     pub peer: SocketAddr,
     pub sessions: FetchSessions,
+    pub(super) share_sessions: ShareSessions,
     /// Where it produces to.
     pub leaning: RefCell<Leaning>,
     /// Its produce requests that are not queued yet.
@@ -57,7 +59,8 @@ impl Client {
         let leaning = RefCell::new(Leaning::new(shard.id(), moves));
         let (waited, charged) = (Cell::default(), Cell::default());
         let (line, beyond) = (Rc::default(), RefCell::default());
-        Self { shard, listener, peer, sessions, leaning, line, waited, beyond, charged }
+        let share_sessions = ShareSessions::new(shard.clone());
+        Self { shard, listener, peer, sessions, share_sessions, leaning, line, waited, beyond, charged }
     }
 
     /// Notes what the request in service holds of the shard's memory by its length.

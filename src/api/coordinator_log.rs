@@ -46,8 +46,8 @@ pub(super) trait Appending: 'static {
     /// How long an append may wait until it is committed.
     fn timeout(&self) -> Duration;
 
-    /// Appends succeeded or failed together.
-    fn appended(self: &Rc<Self>, tickets: &[Ticket], result: Result<(), ErrorCode>);
+    /// Appends succeeded, in a batch that begins at this offset, or failed together.
+    fn appended(self: &Rc<Self>, tickets: &[Ticket], result: Result<Offset, ErrorCode>);
 }
 
 /// What waits to be appended.
@@ -217,7 +217,7 @@ async fn finish_share<C: Appending>(coordinator: Rc<C>, pending: PendingReply, t
         crate::base::fatal("an append got another request's answer");
     };
     for (tickets, result) in tickets.iter().zip(reply.parts) {
-        coordinator.appended(tickets, result.map(|_| ()).map_err(failure_code));
+        coordinator.appended(tickets, result.map(|answer| answer.base_offset).map_err(failure_code));
     }
 }
 

@@ -3,16 +3,17 @@
 
 use kafka_protocol::messages::{
     AddOffsetsToTxnResponse, AddPartitionsToTxnResponse, AlterConfigsResponse,
-    AlterPartitionReassignmentsResponse, AlterReplicaLogDirsResponse, ApiVersionsResponse,
-    ConsumerGroupDescribeResponse, ConsumerGroupHeartbeatResponse, CreatePartitionsResponse,
-    CreateTopicsResponse, DeleteGroupsResponse, DeleteRecordsResponse, DeleteTopicsResponse,
-    DescribeClusterResponse, DescribeConfigsResponse, DescribeGroupsResponse, DescribeLogDirsResponse,
-    DescribeProducersResponse, DescribeTopicPartitionsResponse, DescribeTransactionsResponse,
-    ElectLeadersResponse, EndTxnResponse, FindCoordinatorResponse, HeartbeatResponse,
-    IncrementalAlterConfigsResponse, InitProducerIdResponse, JoinGroupResponse, LeaveGroupResponse,
-    ListConfigResourcesResponse, ListGroupsResponse, ListOffsetsResponse, ListPartitionReassignmentsResponse,
-    ListTransactionsResponse, MetadataResponse, OffsetCommitResponse, OffsetDeleteResponse,
-    OffsetFetchResponse, OffsetForLeaderEpochResponse, SyncGroupResponse, TxnOffsetCommitResponse,
+    AlterPartitionReassignmentsResponse, AlterReplicaLogDirsResponse, AlterShareGroupOffsetsResponse,
+    ApiVersionsResponse, ConsumerGroupDescribeResponse, ConsumerGroupHeartbeatResponse,
+    CreatePartitionsResponse, CreateTopicsResponse, DeleteGroupsResponse, DeleteRecordsResponse,
+    DeleteShareGroupOffsetsResponse, DeleteTopicsResponse, DescribeClusterResponse, DescribeConfigsResponse,
+    DescribeGroupsResponse, DescribeLogDirsResponse, DescribeProducersResponse,
+    DescribeTopicPartitionsResponse, DescribeTransactionsResponse, ElectLeadersResponse, EndTxnResponse,
+    FindCoordinatorResponse, HeartbeatResponse, IncrementalAlterConfigsResponse, InitProducerIdResponse,
+    JoinGroupResponse, LeaveGroupResponse, ListConfigResourcesResponse, ListGroupsResponse,
+    ListOffsetsResponse, ListPartitionReassignmentsResponse, ListTransactionsResponse, MetadataResponse,
+    OffsetCommitResponse, OffsetDeleteResponse, OffsetFetchResponse, OffsetForLeaderEpochResponse,
+    ShareGroupDescribeResponse, ShareGroupHeartbeatResponse, SyncGroupResponse, TxnOffsetCommitResponse,
     UpdateFeaturesResponse, WriteTxnMarkersResponse,
 };
 
@@ -52,6 +53,7 @@ error_codes! {
     AlterConfigsResponse: [responses.error_code];
     AlterPartitionReassignmentsResponse: [error_code] [responses.partitions.error_code];
     AlterReplicaLogDirsResponse: [results.partitions.error_code];
+    AlterShareGroupOffsetsResponse: [error_code] [responses.partitions.error_code];
     ApiVersionsResponse: [error_code];
     ConsumerGroupDescribeResponse: [groups.error_code];
     ConsumerGroupHeartbeatResponse: [error_code];
@@ -59,6 +61,7 @@ error_codes! {
     CreateTopicsResponse: [topics.error_code];
     DeleteGroupsResponse: [results.error_code];
     DeleteRecordsResponse: [topics.partitions.error_code];
+    DeleteShareGroupOffsetsResponse: [error_code] [responses.error_code];
     DeleteTopicsResponse: [responses.error_code];
     DescribeClusterResponse: [error_code];
     DescribeConfigsResponse: [results.error_code];
@@ -86,6 +89,8 @@ error_codes! {
     OffsetFetchResponse: [error_code] [topics.partitions.error_code] [groups.error_code]
         [groups.topics.partitions.error_code];
     OffsetForLeaderEpochResponse: [topics.partitions.error_code];
+    ShareGroupDescribeResponse: [groups.error_code];
+    ShareGroupHeartbeatResponse: [error_code];
     SyncGroupResponse: [error_code];
     TxnOffsetCommitResponse: [topics.partitions.error_code];
     UpdateFeaturesResponse: [error_code] [results.error_code];

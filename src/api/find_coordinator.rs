@@ -1,5 +1,5 @@
-//! FindCoordinator 0–6: the broker that leads the partition of `__consumer_offsets` a group is kept in, or of
-//! `__transaction_state` a transactional id. The first question makes the topic.
+//! FindCoordinator 0–6: the broker that leads the partition of `__consumer_offsets` a group is kept in, of
+//! `__transaction_state` a transactional id, or of `__share_group_state` a share partition. The first question makes the topic.
 
 use std::sync::Once;
 
@@ -9,7 +9,10 @@ use kafka_protocol::protocol::StrBytes;
 
 use super::Client;
 use super::cluster_view::{broker_id, text};
-use super::internal_topics::{CONSUMER_OFFSETS, TRANSACTION_STATE, consumer_offsets, transaction_state};
+use super::internal_topics::{
+    CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE, consumer_offsets, share_group_state,
+    transaction_state,
+};
 use crate::base::BrokerId;
 use crate::config::BrokerConfig;
 use crate::coordinator::partition_for;
@@ -24,6 +27,8 @@ const FIRST_VERSION_WITH_BATCH: i16 = 4;
 enum Kind {
     Group,
     Transaction,
+    /// A partition of a share group, as `group:topic id:partition`.
+    Share,
 }
 
 impl Kind {
@@ -31,7 +36,7 @@ impl Kind {
         let message = match key_type {
             0 => return Ok(Kind::Group),
             1 => return Ok(Kind::Transaction),
-            2 => "share groups are not served yet".to_owned(),
+            2 => return Ok(Kind::Share),
             other => format!("{other} is not a coordinator type"),
         };
         Err(Failure { code: ErrorCode::InvalidRequest, message })
@@ -41,6 +46,7 @@ impl Kind {
         match self {
             Kind::Group => CONSUMER_OFFSETS,
             Kind::Transaction => TRANSACTION_STATE,
+            Kind::Share => SHARE_GROUP_STATE,
         }
     }
 
@@ -48,6 +54,7 @@ impl Kind {
         match self {
             Kind::Group => consumer_offsets(config),
             Kind::Transaction => transaction_state(config),
+            Kind::Share => share_group_state(config),
         }
     }
 
@@ -56,6 +63,7 @@ impl Kind {
         match self {
             Kind::Group => "offsets.topic.replication.factor",
             Kind::Transaction => "transaction.state.log.replication.factor",
+            Kind::Share => "share.coordinator.state.topic.replication.factor",
         }
     }
 }
@@ -118,6 +126,14 @@ async fn find(client: &Client, key_type: i8, key: &str) -> Result<Place, Failure
     locate(&client.shard.image(), client.listener.as_str(), kind, key)
 }
 
+/// Makes the topic of share groups' states unless it is there.
+pub(super) async fn make_share_topic(client: &Client) -> Result<(), ErrorCode> {
+    if client.shard.image().topic(SHARE_GROUP_STATE).is_some() {
+        return Ok(());
+    }
+    make_topic(client, Kind::Share).await.map_err(|failure| failure.code)
+}
+
 /// Makes the coordinator's topic. Another request may have been faster: then it is there.
 async fn make_topic(client: &Client, kind: Kind) -> Result<(), Failure> {
     let topic = kind.new_topic(client.shard.config());
@@ -138,8 +154,10 @@ async fn make_topic(client: &Client, kind: Kind) -> Result<(), Failure> {
             // Clients ask again and again; an operator needs to read it once.
             static GROUPS: Once = Once::new();
             static TRANSACTIONS: Once = Once::new();
+            static SHARES: Once = Once::new();
             match kind {
                 Kind::Group => GROUPS.call_once(|| tracing::warn!("no group can be served: {message}")),
+                Kind::Share => SHARES.call_once(|| tracing::warn!("no share group can be served: {message}")),
                 Kind::Transaction => {
                     TRANSACTIONS.call_once(|| tracing::warn!("no transaction can be served: {message}"));
                 }

@@ -18,7 +18,7 @@ use super::coordinator_log::{Appending, Appends, send_appends};
 use super::internal_topics::CONSUMER_OFFSETS;
 use crate::base::clock::{self, Monotonic, Now};
 use crate::base::random::Random;
-use crate::base::{PartitionIndex, TopicId, TopicName};
+use crate::base::{Offset, PartitionIndex, TopicId, TopicName};
 use crate::coordinator::{Client, Coordinator, Effect, ReplyToken, Request, Ticket};
 use crate::io::runtime::{Notify, Queue, spawn};
 use crate::metadata::Image;
@@ -264,10 +264,10 @@ impl Appending for Driver {
         Duration::from_millis(self.shard.config().groups.offsets_commit_timeout_ms.max(1) as u64)
     }
 
-    fn appended(self: &Rc<Self>, tickets: &[Ticket], result: Result<(), ErrorCode>) {
+    fn appended(self: &Rc<Self>, tickets: &[Ticket], result: Result<Offset, ErrorCode>) {
         self.drive(|coordinator, now| {
             for ticket in tickets {
-                coordinator.appended(*ticket, result, now);
+                coordinator.appended(*ticket, result.map(|_| ()), now);
             }
         });
     }

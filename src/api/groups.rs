@@ -20,7 +20,7 @@ use kafka_protocol::messages::{
 use kafka_protocol::protocol::StrBytes;
 
 use super::answer_room::AnswerRoom;
-use super::{Client, code};
+use super::{Client, code, share_groups};
 use crate::base::ShardId;
 use crate::coordinator::{self, Request, Response};
 use crate::metadata::GROUP_VERSION;
@@ -31,7 +31,7 @@ use crate::wire::read::STRING_BYTES_MAX;
 
 /// All operations that Kafka allows on a group while no authorizer is set, one bit each: READ, DELETE,
 /// DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS.
-const GROUP_OPERATIONS: i32 = 3400;
+pub(super) const GROUP_OPERATIONS: i32 = 3400;
 /// The level of `group.version` from which on there is the new protocol.
 const FIRST_LEVEL_WITH_NEW_PROTOCOL: i16 = 1;
 /// From here on LeaveGroup names several members.
@@ -253,6 +253,11 @@ pub async fn delete(
     let mut seen = HashSet::new();
     let names = request.groups_names.into_iter().filter(|name| seen.insert(name.clone())).collect();
     let results = for_each(names, |id| async move {
+        // A share group's positions lie elsewhere, and go first.
+        let states = share_groups::delete_states(client, header, &id).await;
+        if let Err(error) = states {
+            return DeletableGroupResult::default().with_group_id(id).with_error_code(error.code());
+        }
         match ask(client, header, Request::Delete(id.clone())).await {
             Response::Delete(error) => {
                 DeletableGroupResult::default().with_group_id(id).with_error_code(code(error))

@@ -14,8 +14,8 @@ use super::{
     Client, Outcome, alter_replica_log_dirs, answer, api_versions, configs, create_partitions, create_topics,
     delete_records, delete_topics, describe_cluster, describe_log_dirs, describe_producers,
     describe_topic_partitions, elect_leaders, fetch, find_coordinator, groups, init_producer_id,
-    list_offsets, malformed, metadata, offset_for_leader_epoch, offsets, produce, reassignments,
-    transactions, txn_offset_commit, update_features, write_txn_markers,
+    list_offsets, malformed, metadata, offset_for_leader_epoch, offsets, produce, reassignments, share_fetch,
+    share_groups, transactions, txn_offset_commit, update_features, write_txn_markers,
 };
 use crate::wire::header::RequestHeader;
 use crate::wire::read::DecodeError;
@@ -172,6 +172,27 @@ pub(super) fn handler(key: ApiKey) -> Option<Handler> {
         },
         ApiKey::DescribeTopicPartitions => |client, header, body| {
             typed(client, header, body, move |request| describe_topic_partitions::handle(client, request))
+        },
+        ApiKey::ShareGroupHeartbeat => |client, header, body| {
+            typed(client, header, body, move |request| share_groups::heartbeat(client, header, request))
+        },
+        ApiKey::ShareGroupDescribe => |client, header, body| {
+            typed(client, header, body, move |request| share_groups::describe(client, header, request))
+        },
+        ApiKey::ShareFetch => {
+            |client, header, body| Box::pin(async move { share_fetch::fetch(client, header, &body).await })
+        }
+        ApiKey::ShareAcknowledge => |client, header, body| {
+            Box::pin(async move { share_fetch::acknowledge(client, header, &body).await })
+        },
+        ApiKey::DescribeShareGroupOffsets => |client, header, body| {
+            Box::pin(async move { share_groups::describe_offsets(client, header, &body).await })
+        },
+        ApiKey::AlterShareGroupOffsets => |client, header, body| {
+            typed(client, header, body, move |request| share_groups::alter_offsets(client, header, request))
+        },
+        ApiKey::DeleteShareGroupOffsets => |client, header, body| {
+            typed(client, header, body, move |request| share_groups::delete_offsets(client, header, request))
         },
         _ => return None,
     };

@@ -5,6 +5,7 @@ use crate::metadata::{NewTopic, is_internal_topic};
 
 pub const CONSUMER_OFFSETS: &str = "__consumer_offsets";
 pub const TRANSACTION_STATE: &str = "__transaction_state";
+pub const SHARE_GROUP_STATE: &str = "__share_group_state";
 const CLUSTER_METADATA: &str = "__cluster_metadata";
 
 /// The topic that keeps committed offsets and groups (`OffsetConfig`).
@@ -43,6 +44,26 @@ pub fn transaction_state(config: &BrokerConfig) -> NewTopic {
     }
 }
 
+/// The topic that keeps the states of share partitions (`ShareCoordinatorService.shareGroupStateTopicConfigs`). It is cut
+/// off where nobody needs it any more, not compacted.
+pub fn share_group_state(config: &BrokerConfig) -> NewTopic {
+    let states = &config.share_states;
+    let set = |name: &str, value: String| (name.to_owned(), Some(value));
+    NewTopic {
+        name: SHARE_GROUP_STATE.to_owned(),
+        partitions: states.topic_partitions,
+        replication_factor: states.topic_replication_factor,
+        assignment: Vec::new(),
+        configs: vec![
+            set("cleanup.policy", "delete".to_owned()),
+            set("compression.type", "producer".to_owned()),
+            set("segment.bytes", states.topic_segment_bytes.to_string()),
+            set("retention.ms", "-1".to_owned()),
+            set("min.insync.replicas", states.topic_in_sync_replicas_min.to_string()),
+        ],
+    }
+}
+
 /// The topic to be made when `name` was asked for and is not there; `None` for an internal topic that no
 /// service here uses, and for the name of Kafka's metadata log.
 pub(super) fn auto_created(name: &str, config: &BrokerConfig) -> Option<NewTopic> {
@@ -51,6 +72,9 @@ pub(super) fn auto_created(name: &str, config: &BrokerConfig) -> Option<NewTopic
     }
     if name == TRANSACTION_STATE {
         return Some(transaction_state(config));
+    }
+    if name == SHARE_GROUP_STATE {
+        return Some(share_group_state(config));
     }
     (!is_internal_topic(name) && name != CLUSTER_METADATA).then(|| NewTopic {
         name: name.to_owned(),

@@ -18,7 +18,7 @@ use super::coordinator_log::{Appending, Appends, LoadError, read_log, send_appen
 use super::internal_topics::TRANSACTION_STATE;
 use super::markers::{self, Round};
 use crate::base::clock::{self, Monotonic, Now};
-use crate::base::{PartitionIndex, ShardId, TopicId};
+use crate::base::{Offset, PartitionIndex, ShardId, TopicId};
 use crate::coordinator::transactions::{Coordinator, Effect, Request, TransactionVersion};
 use crate::coordinator::{Content, ReplyToken, Ticket};
 use crate::io::runtime::{Notify, Queue, spawn, yield_if_needed};
@@ -408,10 +408,10 @@ impl Appending for Driver {
         APPEND_TIMEOUT
     }
 
-    fn appended(self: &Rc<Self>, tickets: &[Ticket], result: Result<(), ErrorCode>) {
+    fn appended(self: &Rc<Self>, tickets: &[Ticket], result: Result<Offset, ErrorCode>) {
         self.drive(|coordinator, now| {
             for ticket in tickets {
-                coordinator.appended(*ticket, result, now);
+                coordinator.appended(*ticket, result.map(|_| ()), now);
             }
         });
     }

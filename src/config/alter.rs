@@ -6,6 +6,7 @@ use super::broker::parse_ip_limits;
 use super::define::{Definition, Kind, Update, Value};
 use super::groups::bounds_of;
 use super::settings::{Overrides, Settings};
+use super::shares::ShareReset;
 use super::table;
 use super::table::group;
 use super::table::topic::{self, Support};
@@ -217,7 +218,16 @@ fn validate_group(overrides: &Overrides, broker: &Settings) -> Result<(), AlterE
             Ok(value) => value,
             Err(invalid) => return refuse(invalid.to_string()),
         };
-        if let (Value::Integer(number), Some(bounds)) = (value, bounds_of(config.of_broker, broker))
+        if let ("share.auto.offset.reset", Value::String(reset)) = (name.as_str(), &value)
+            && ShareReset::parse(reset).is_none()
+        {
+            return refuse(format!(
+                "Invalid value {reset} for configuration {name}: Invalid value `{reset}` for configuration {name}. \
+                 The value must be either 'earliest', 'latest' or of the format 'by_duration:<PnDTnHnMn.nS.>'."
+            ));
+        }
+        let bounds = config.of_broker.and_then(|of_broker| bounds_of(of_broker, broker));
+        if let (Value::Integer(number), Some(bounds)) = (value, bounds)
             && !bounds.contains(&number)
         {
             let (least, greatest) = bounds.into_inner();
@@ -227,8 +237,9 @@ fn validate_group(overrides: &Overrides, broker: &Settings) -> Result<(), AlterE
     // Checked above, or the broker's own, which are numbers.
     let number = |name: &str| match (overrides.get(name), group::find(name)) {
         (Some(text), _) => text.trim().parse().unwrap_or(i64::MAX),
-        (None, Some(config)) => broker.integer(config.of_broker),
-        (None, None) => i64::MAX,
+        (None, config) => {
+            config.and_then(|config| config.of_broker).map_or(i64::MAX, |name| broker.integer(name))
+        }
     };
     let is_given = |names: &&[&str; 2]| names.iter().any(|name| overrides.contains_key(*name));
     match group::ABOVE.iter().filter(is_given).find(|[above, below]| number(above) <= number(below)) {

@@ -6,8 +6,12 @@ use super::groups::{BOUNDED, ConsumerGroupSettings, consumer_group_settings};
 use super::listeners::{ListenerTexts, Listeners};
 use super::properties;
 use super::settings::{Levels, Overrides, Settings};
+use super::shares;
 use super::table;
-use super::{ConnectionLimits, Listener, ListenerName, LogConfig, ServingLimits, TransactionSettings};
+use super::{
+    ConnectionLimits, Listener, ListenerName, LogConfig, ServingLimits, ShareGroupSettings,
+    ShareStateSettings, TransactionSettings,
+};
 use crate::base::BrokerId;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -114,6 +118,7 @@ pub struct BrokerConfig {
 
     pub groups: GroupSettings,
     pub transactions: TransactionSettings,
+    pub share_states: ShareStateSettings,
 
     /// `None`: one per core that the process may use.
     pub shards: Option<u16>,
@@ -167,6 +172,7 @@ pub struct GroupSettings {
     pub offsets_topic_replication_factor: i16,
     pub offsets_topic_segment_bytes: i32,
     pub consumer: ConsumerGroupSettings,
+    pub share: ShareGroupSettings,
 }
 
 /// A configuration that can be used, and what an operator should know about it.
@@ -379,6 +385,7 @@ impl Given {
             producer_id_expiration_check_interval_ms: s.number("producer.id.expiration.check.interval.ms"),
             groups: group_settings(s),
             transactions: TransactionSettings::new(s),
+            share_states: ShareStateSettings::new(s),
             shards: Some(s.number::<u16>("kuring.shards")).filter(|shards| *shards > 0),
             cpus: self.numbers(s, "kuring.cpus")?,
             unflushed_bytes_max: s.number("kuring.unflushed.bytes"),
@@ -566,7 +573,7 @@ impl Given {
         if s.integer("group.min.session.timeout.ms") > s.integer("group.max.session.timeout.ms") {
             return Err(self.error("group.min.session.timeout.ms", "above group.max.session.timeout.ms"));
         }
-        for [name, least, greatest] in BOUNDED {
+        for [name, least, greatest] in BOUNDED.iter().chain(shares::BOUNDED) {
             if s.integer(name) < s.integer(least) {
                 return Err(self.error(name, &format!("below {least}")));
             }
@@ -644,6 +651,7 @@ fn group_settings(s: &Settings) -> GroupSettings {
         offsets_topic_replication_factor: s.number("offsets.topic.replication.factor"),
         offsets_topic_segment_bytes: s.number("offsets.topic.segment.bytes"),
         consumer: consumer_group_settings(s),
+        share: ShareGroupSettings::new(s),
     }
 }
 

@@ -77,13 +77,19 @@ impl Levels<'_> {
         let row = |config: &group::GroupConfig| {
             let Definition { name, kind, documentation, .. } = config.definition;
             let given = overrides.get(name).and_then(|text| config.definition.parse(text).ok());
-            let mut synonyms = self.given_values(config.of_broker);
-            if let Some(value) = given.clone().and_then(|value| value.text()) {
+            let mut synonyms = match (config.of_broker, config.definition.default) {
+                (Some(of_broker), _) => self.given_values(of_broker),
+                (None, Some(value)) => {
+                    vec![Synonym { name, value: value.to_owned(), source: ConfigSource::Default }]
+                }
+                (None, None) => Vec::new(),
+            };
+            if let Some(value) = given.and_then(|value| value.text()) {
                 synonyms.insert(0, Synonym { name, value, source: ConfigSource::Group });
             }
             Row {
                 name,
-                value: given.unwrap_or_else(|| self.value(config.of_broker)).text(),
+                value: synonyms.first().map(|synonym| synonym.value.clone()),
                 source: first_source(&synonyms),
                 read_only: false,
                 kind,

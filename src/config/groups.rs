@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 
 use super::settings::{Overrides, Settings};
+use super::shares;
 
 /// A server-side assignor (`group.consumer.assignors`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -142,9 +143,10 @@ pub(super) const BOUNDED: &[[&str; 3]] = &[
     ],
 ];
 
-/// The least and the greatest value of a property of [`BOUNDED`].
+/// The least and the greatest value of a property of a consumer or share group.
 pub(super) fn bounds_of(name: &str, s: &Settings) -> Option<RangeInclusive<i64>> {
-    let [_, least, greatest] = BOUNDED.iter().find(|[bounded, ..]| *bounded == name)?;
+    let mut all = BOUNDED.iter().chain(shares::BOUNDED);
+    let [_, least, greatest] = all.find(|[bounded, ..]| *bounded == name)?;
     Some(s.integer(least)..=s.integer(greatest))
 }
 

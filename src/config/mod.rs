@@ -17,6 +17,7 @@ mod log;
 mod log_levels;
 mod properties;
 mod settings;
+mod shares;
 mod table;
 mod transactions;
 
@@ -37,5 +38,6 @@ pub use limits::{ConnectionLimits, ListenerLimits, ServingLimits};
 pub use listeners::{Endpoint, Listener, ListenerName, SecurityProtocol};
 pub use log::{CleanerSettings, CleanupPolicy, LogConfig, TimestampType, TopicCompression};
 pub use settings::{Levels, Overrides, Settings};
+pub use shares::{ShareGroupConfig, ShareGroupSettings, ShareReset, ShareStateSettings};
 pub use table::default_value;
 pub use transactions::TransactionSettings;

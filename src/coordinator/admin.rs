@@ -55,7 +55,7 @@ impl Partition {
     pub(super) fn describe(&self, id: &GroupId, api_version: i16) -> DescribedGroup {
         let described = DescribedGroup::default().with_group_id(id.clone());
         let Some(group) = self.groups.get(&id.0) else {
-            let is_consumer = self.consumers.contains_key(&id.0);
+            let is_consumer = self.consumers.contains_key(&id.0) || self.shares.contains_key(&id.0);
             let described = described.with_group_state(StrBytes::from_static_str(State::Dead.name()));
             let not_found = match is_consumer {
                 true => format!("Group {} is not a classic group.", id.0),
@@ -82,6 +82,9 @@ impl Partition {
         if self.consumers.contains_key(id) {
             let records = tombstones(self.offsets_of_group(id));
             return self.delete_consumer(id, records, None);
+        }
+        if self.shares.contains_key(id) {
+            return self.delete_share(id);
         }
         self.groups.get(id).ok_or(ErrorCode::GroupIdNotFound)?.check_delete()?;
         let records = tombstones(self.offsets_of_group(id));

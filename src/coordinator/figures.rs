@@ -34,6 +34,9 @@ impl Coordinator {
         for group in self.partitions.values().flat_map(|partition| partition.consumers.values()) {
             *counts.entry(group.state_name()).or_insert(0) += 1;
         }
+        for group in self.partitions.values().flat_map(|partition| partition.shares.values()) {
+            *counts.entry(group.state_name()).or_insert(0) += 1;
+        }
         counts
     }
 

@@ -1,22 +1,26 @@
 //! What goes into the coordinator and what comes out of it.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use kafka_protocol::messages::consumer_group_describe_response::DescribedGroup as DescribedConsumerGroup;
 use kafka_protocol::messages::describe_groups_response::DescribedGroup;
 use kafka_protocol::messages::leave_group_response::MemberResponse;
 use kafka_protocol::messages::offset_fetch_request::OffsetFetchRequestGroup;
 use kafka_protocol::messages::offset_fetch_response::OffsetFetchResponseGroup;
+use kafka_protocol::messages::share_group_describe_response::DescribedGroup as DescribedShareGroup;
 use kafka_protocol::messages::{
     ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, GroupId, HeartbeatRequest,
     HeartbeatResponse, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest, LeaveGroupResponse,
     ListGroupsRequest, ListGroupsResponse, OffsetCommitRequest, OffsetCommitResponse, OffsetDeleteRequest,
-    OffsetDeleteResponse, SyncGroupRequest, SyncGroupResponse,
+    OffsetDeleteResponse, ShareGroupHeartbeatRequest, SyncGroupRequest, SyncGroupResponse,
 };
 use kafka_protocol::protocol::StrBytes;
 
 use super::offsets;
+use super::share_group::{NamedPartitions, ShareGroupState, ShareHeartbeat};
 use super::transactions::{Marker, Producer};
-use crate::base::PartitionIndex;
+use crate::base::{PartitionIndex, TopicId};
 use crate::log::Claim;
 use crate::wire::ErrorCode;
 
@@ -66,6 +70,22 @@ pub enum Request {
     Delete(GroupId),
     ConsumerHeartbeat(ConsumerGroupHeartbeatRequest),
     DescribeConsumer(GroupId),
+    ShareHeartbeat(ShareGroupHeartbeatRequest),
+    DescribeShare(GroupId),
+    /// What a share group has positions of.
+    ShareState(GroupId),
+    /// The states of these partitions were made.
+    ShareInitialized {
+        group: GroupId,
+        partitions: BTreeMap<TopicId, NamedPartitions>,
+    },
+    /// The states of these topics were deleted.
+    ShareForgotten {
+        group: GroupId,
+        topics: Vec<TopicId>,
+    },
+    /// A new epoch for a share group without members.
+    ShareBump(GroupId),
     /// Every group of this node; belongs to no partition.
     List(ListGroupsRequest),
 }
@@ -86,6 +106,11 @@ pub enum Response {
     Delete(Option<ErrorCode>),
     ConsumerHeartbeat(ConsumerGroupHeartbeatResponse),
     DescribeConsumer(DescribedConsumerGroup),
+    ShareHeartbeat(Box<ShareHeartbeat>),
+    DescribeShare(DescribedShareGroup),
+    ShareState(Result<ShareGroupState, ErrorCode>),
+    /// To what changes a share group: its epoch.
+    ShareChanged(Result<i32, ErrorCode>),
     List(ListGroupsResponse),
 }
 
@@ -103,7 +128,14 @@ impl Request {
             Request::FetchOffsets { group, .. } => Some(&group.group_id.0),
             Request::DeleteOffsets(request) => Some(&request.group_id.0),
             Request::ConsumerHeartbeat(request) => Some(&request.group_id.0),
-            Request::Describe(id) | Request::Delete(id) | Request::DescribeConsumer(id) => Some(&id.0),
+            Request::ShareHeartbeat(request) => Some(&request.group_id.0),
+            Request::Describe(id)
+            | Request::Delete(id)
+            | Request::DescribeConsumer(id)
+            | Request::DescribeShare(id)
+            | Request::ShareState(id)
+            | Request::ShareBump(id) => Some(&id.0),
+            Request::ShareInitialized { group, .. } | Request::ShareForgotten { group, .. } => Some(&group.0),
             Request::List(_) | Request::EndTransaction { .. } => None,
         }
     }
@@ -145,6 +177,14 @@ impl Request {
             Request::DescribeConsumer(id) => Response::DescribeConsumer(
                 DescribedConsumerGroup::default().with_group_id(id.clone()).with_error_code(code),
             ),
+            Request::ShareHeartbeat(_) => Response::ShareHeartbeat(Box::new(ShareHeartbeat::failed(error))),
+            Request::DescribeShare(id) => Response::DescribeShare(
+                DescribedShareGroup::default().with_group_id(id.clone()).with_error_code(code),
+            ),
+            Request::ShareState(_) => Response::ShareState(Err(error)),
+            Request::ShareInitialized { .. } | Request::ShareForgotten { .. } | Request::ShareBump(_) => {
+                Response::ShareChanged(Err(error))
+            }
             Request::List(_) => Response::List(ListGroupsResponse::default().with_error_code(code)),
         }
     }
@@ -180,6 +220,12 @@ impl Response {
             Response::DescribeConsumer(group) => Response::DescribeConsumer(
                 DescribedConsumerGroup::default().with_group_id(group.group_id).with_error_code(code),
             ),
+            Response::ShareHeartbeat(_) => Response::ShareHeartbeat(Box::new(ShareHeartbeat::failed(error))),
+            Response::DescribeShare(group) => Response::DescribeShare(
+                DescribedShareGroup::default().with_group_id(group.group_id).with_error_code(code),
+            ),
+            Response::ShareState(_) => Response::ShareState(Err(error)),
+            Response::ShareChanged(_) => Response::ShareChanged(Err(error)),
             Response::List(_) => Response::List(ListGroupsResponse::default().with_error_code(code)),
         }
     }

@@ -133,7 +133,11 @@ impl Coordinator {
         for group in partition.consumers.values_mut() {
             group.start_timers(&mut turn);
         }
-        let (groups, skipped) = (partition.groups.len() + partition.consumers.len(), partition.skipped);
+        for group in partition.shares.values_mut() {
+            group.start_timers(&mut turn);
+        }
+        let groups = partition.groups.len() + partition.consumers.len() + partition.shares.len();
+        let skipped = partition.skipped;
         tracing::debug!(partition = %index, groups, skipped, "loaded a partition of __consumer_offsets");
         for topic in std::mem::take(&mut partition.deleted_topics) {
             writes.push(Write::state(tombstones(partition.offsets_of_topic(&topic))));
@@ -149,6 +153,9 @@ impl Coordinator {
             group.abandon(ErrorCode::NotCoordinator, &mut turn);
         }
         for group in partition.consumers.values() {
+            group.cancel_timers(&mut turn);
+        }
+        for group in partition.shares.values() {
             group.cancel_timers(&mut turn);
         }
         for waiting in partition.gates.drain() {
@@ -197,8 +204,9 @@ impl Coordinator {
         if news.topics.is_empty() {
             return;
         }
-        for group in self.partitions.values_mut().flat_map(|partition| partition.consumers.values_mut()) {
-            group.topics_changed(&news.topics);
+        for partition in self.partitions.values_mut() {
+            partition.consumers.values_mut().for_each(|group| group.topics_changed(&news.topics));
+            partition.shares.values_mut().for_each(|group| group.topics_changed(&news.topics));
         }
     }
 
@@ -264,6 +272,9 @@ impl Coordinator {
                 | TimerKey::MemberSync { group, .. } => {
                     self.consumer_timer(self.partition_of(group), &key, now);
                 }
+                TimerKey::Session { group, .. } if self.is_share(group) => {
+                    self.share_timer(self.partition_of(group), &key, now);
+                }
                 TimerKey::Session { group, .. } if self.is_consumer(group) => {
                     self.consumer_timer(self.partition_of(group), &key, now);
                 }
@@ -282,7 +293,9 @@ impl Coordinator {
         let Some(group) = key.group() else { return false };
         let index = self.partition_of(group);
         let Some(partition) = self.partitions.get(&index) else { return false };
-        let is_written = match partition.consumers.contains_key(group) {
+        let changes_by_records =
+            partition.consumers.contains_key(group) || partition.shares.contains_key(group);
+        let is_written = match changes_by_records {
             true => partition.gates.is_shut(group),
             false => partition.gates.is_exclusive(group),
         };
@@ -295,6 +308,11 @@ impl Coordinator {
     fn is_consumer(&self, group: &StrBytes) -> bool {
         let partition = self.partitions.get(&self.partition_of(group));
         partition.is_some_and(|partition| partition.consumers.contains_key(group))
+    }
+
+    fn is_share(&self, group: &StrBytes) -> bool {
+        let partition = self.partitions.get(&self.partition_of(group));
+        partition.is_some_and(|partition| partition.shares.contains_key(group))
     }
 
     /// Takes what is to be done, in order.
@@ -376,6 +394,7 @@ impl Coordinator {
             let may_part = match &then {
                 Then::InTransaction { .. } => false,
                 Then::Consumer(_) => is_offset,
+                Then::Share(_) => false,
                 _ => true,
             };
             // The offsets of a group that is deleted go before it.
@@ -514,6 +533,10 @@ fn complete(
             group.assigned(generation, &leader, assignments, result, turn)
         }
         (Then::Consumer(applied), result) => applied.complete(partition, result, turn),
+        (Then::Share(applied), result) => {
+            applied.complete(partition, result, turn);
+            None
+        }
         (Then::Renamed(renamed), result) => {
             let group = partition.groups.get_mut(&renamed.group)?;
             group.renamed(*renamed, result, turn);

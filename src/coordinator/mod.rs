@@ -25,6 +25,8 @@ mod rebalance;
 mod records;
 mod requests;
 mod room;
+mod share_group;
+pub mod share_state;
 mod timers;
 pub mod transactions;
 mod turn;
@@ -38,3 +40,4 @@ pub use interface::{Client, Content, Effect, KeyValue, ReplyToken, Request, Resp
 pub use machine::Coordinator;
 pub use partitioner::partition_for;
 pub use records::{GroupValue, MemberValue, OffsetKey, OffsetValue, Record, RecordError};
+pub use share_group::{NamedPartitions, ShareGroupState, ShareHeartbeat, ShareRecord};

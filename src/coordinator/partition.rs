@@ -12,6 +12,7 @@ use super::interface::Ticket;
 use super::offsets::Offsets;
 use super::open_offsets::OpenOffsets;
 use super::records::{OffsetKey, Record, RecordError};
+use super::share_group::ShareGroup;
 use super::turn::Write;
 use crate::base::ProducerId;
 use crate::base::clock::Timestamp;
@@ -20,9 +21,10 @@ use crate::wire::ErrorCode;
 pub(super) struct Partition {
     /// Its log is being read; requests are put off.
     pub(super) is_loading: bool,
-    /// Classic groups; an id is in one of the two maps.
+    /// Classic groups; an id is in one of the three maps.
     pub(super) groups: BTreeMap<StrBytes, Group>,
     pub(super) consumers: BTreeMap<StrBytes, ConsumerGroup>,
+    pub(super) shares: BTreeMap<StrBytes, ShareGroup>,
     pub(super) gates: Gates,
     pub(super) offsets: Offsets,
     pub(super) open: OpenOffsets,
@@ -48,6 +50,7 @@ impl Partition {
             is_loading: true,
             groups: BTreeMap::new(),
             consumers: BTreeMap::new(),
+            shares: BTreeMap::new(),
             gates: Gates::default(),
             offsets: Offsets::default(),
             open: OpenOffsets::default(),
@@ -104,15 +107,18 @@ impl Partition {
             // The record of a living group is read back only: its state runs ahead of it.
             Record::Group { group, value: Some(value) } => {
                 self.consumers.remove(&group);
+                self.shares.remove(&group);
                 self.groups.insert(group.clone(), Group::from_record(group, value))
             }
             Record::Consumer(record) => self.apply_consumer(record),
+            Record::Share(record) => self.apply_share(record),
         }
     }
 
     /// A consumer that assigns its partitions itself: its commit makes its group.
     fn make_simple_group(&mut self, id: &StrBytes, at: Timestamp) {
-        if !self.groups.contains_key(id) && !self.consumers.contains_key(id) {
+        let is_there = self.groups.contains_key(id) || self.consumers.contains_key(id);
+        if !is_there && !self.shares.contains_key(id) {
             self.groups.insert(id.clone(), Group::new(id.clone(), at));
         }
     }

@@ -7,6 +7,7 @@ use kafka_protocol::protocol::StrBytes;
 use super::codec::{Malformed, Reader, Writer};
 use super::consumer::ConsumerRecord;
 use super::interface::KeyValue;
+use super::share_group::ShareRecord;
 use crate::base::clock::Timestamp;
 use crate::base::{LeaderEpoch, Offset, PartitionIndex, TopicId};
 
@@ -28,6 +29,7 @@ pub enum Record {
     Offset { key: OffsetKey, value: Option<OffsetValue> },
     Group { group: StrBytes, value: Option<GroupValue> },
     Consumer(ConsumerRecord),
+    Share(ShareRecord),
 }
 
 /// Whose offset it is (`OffsetCommitKey`).
@@ -79,8 +81,8 @@ pub struct MemberValue {
 /// Why a record was not read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RecordError {
-    /// Of a share or streams group, or of a later Kafka: skipped.
-    #[error("key version {0} is not a consumer group's")]
+    /// Of a streams group, or of a later Kafka: skipped.
+    #[error("key version {0} is not a consumer group's or a share group's")]
     UnknownKey(i16),
     #[error("value version {value} under key version {key} is not known")]
     UnknownValue { key: i16, value: i16 },
@@ -100,6 +102,7 @@ impl Record {
                 KeyValue { key: key.finish(), value: value.as_ref().map(encode_group_value) }
             }
             Record::Consumer(record) => record.encode(),
+            Record::Share(record) => record.encode(),
         }
     }
 
@@ -121,6 +124,9 @@ impl Record {
                 let value = value.map(|value| decode_group_value(key_version, value)).transpose()?;
                 Ok(Record::Group { group, value })
             }
+            _ if ShareRecord::is_key(key_version) => {
+                ShareRecord::decode(key_version, &mut key_reader, value).map(Record::Share)
+            }
             _ => ConsumerRecord::decode(key_version, &mut key_reader, value).map(Record::Consumer),
         }
     }
@@ -131,6 +137,7 @@ impl Record {
             Record::Offset { key, .. } => &key.group,
             Record::Group { group, .. } => group,
             Record::Consumer(record) => record.group(),
+            Record::Share(record) => record.group(),
         }
     }
 }

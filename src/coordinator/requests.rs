@@ -18,6 +18,7 @@ use super::member::copy_text;
 use super::offsets;
 use super::partition::Partition;
 use super::records::Record;
+use super::share_group::ShareGroup;
 use super::transactions::Marker;
 use super::turn::{Then, Turn, Write};
 use crate::base::clock::Now;
@@ -85,6 +86,11 @@ impl Coordinator {
             PROCESS.members_refused.increment();
             return Some(request.failed(ErrorCode::GroupMaxSizeReached));
         }
+        let partition = self.partitions.get(&index);
+        let is_share = partition.zip(request.group_id()).is_some_and(|(it, id)| it.shares.contains_key(id));
+        if is_share && let Some(error) = refused_by_share_group(&request) {
+            return Some(refuse(&request, error));
+        }
         match request {
             Request::Join(mut request) => {
                 // Version 0 has one time-out for both.
@@ -124,6 +130,22 @@ impl Coordinator {
                 let (partition, turn) = self.parts(index, now)?;
                 Some(Response::DescribeConsumer(partition.describe_consumer(&id, default, &turn)))
             }
+            Request::ShareHeartbeat(request) => self.share_heartbeat(index, &request, client, token, now),
+            Request::DescribeShare(id) => {
+                let (partition, turn) = self.parts(index, now)?;
+                Some(Response::DescribeShare(partition.describe_share(&id, &turn)))
+            }
+            Request::ShareState(id) => {
+                let (partition, _) = self.parts(index, now)?;
+                Some(Response::ShareState(partition.share_state(&id)))
+            }
+            Request::ShareInitialized { group, partitions } => {
+                self.share_initialized(index, &group, partitions, token, now)
+            }
+            Request::ShareForgotten { group, topics } => {
+                self.share_forgotten(index, &group, &topics, token, now)
+            }
+            Request::ShareBump(id) => self.share_bump(index, &id, token, now),
             Request::List(_) | Request::EndTransaction { .. } => unreachable!("it was answered above"),
         }
     }
@@ -387,8 +409,10 @@ impl Coordinator {
         let partitions = self.partitions.values();
         let classic = partitions.clone().flat_map(|partition| partition.groups.values().map(admin::list));
         let consumers =
-            partitions.flat_map(|partition| partition.consumers.values().map(admin::list_consumer));
-        let asked_for = classic.chain(consumers).filter(|group| admin::is_asked_for(request, group));
+            partitions.clone().flat_map(|partition| partition.consumers.values().map(admin::list_consumer));
+        let shares = partitions.flat_map(|partition| partition.shares.values().map(ShareGroup::list));
+        let asked_for =
+            classic.chain(consumers).chain(shares).filter(|group| admin::is_asked_for(request, group));
         ListGroupsResponse::default().with_groups(asked_for.collect())
     }
 
@@ -429,6 +453,19 @@ fn refuse(request: &Request, error: ErrorCode) -> Response {
     }
 }
 
+/// What requests of other protocols find where a share group has the id.
+fn refused_by_share_group(request: &Request) -> Option<ErrorCode> {
+    match request {
+        Request::Join(_) => Some(ErrorCode::InconsistentGroupProtocol),
+        Request::Sync(_) | Request::Heartbeat(_) | Request::Leave(_) => Some(ErrorCode::UnknownMemberId),
+        Request::Commit(_)
+        | Request::CommitInTransaction { .. }
+        | Request::DeleteOffsets(_)
+        | Request::ConsumerHeartbeat(_) => Some(ErrorCode::GroupIdNotFound),
+        _ => None,
+    }
+}
+
 fn may_append(request: &Request) -> bool {
     matches!(
         request,
@@ -440,6 +477,10 @@ fn may_append(request: &Request) -> bool {
             | Request::DeleteOffsets(_)
             | Request::Delete(_)
             | Request::ConsumerHeartbeat(_)
+            | Request::ShareHeartbeat(_)
+            | Request::ShareInitialized { .. }
+            | Request::ShareForgotten { .. }
+            | Request::ShareBump(_)
     )
 }
 
@@ -463,13 +504,18 @@ impl Partition {
     /// Whether a request has to wait until its group is written.
     fn has_to_wait(&self, request: &Request) -> bool {
         let (asks_classic, asks_consumer) = match request {
-            Request::ConsumerHeartbeat(_) => (true, true),
+            Request::ConsumerHeartbeat(_)
+            | Request::ShareHeartbeat(_)
+            | Request::ShareInitialized { .. }
+            | Request::ShareForgotten { .. }
+            | Request::ShareBump(_) => (true, true),
             Request::Join(_) | Request::Sync(_) | Request::Heartbeat(_) | Request::Leave(_) => (false, true),
             Request::Delete(_) => (false, true),
             _ => return false,
         };
         let Some(id) = request.group_id() else { return false };
-        let waits_for_any = if self.consumers.contains_key(id) { asks_consumer } else { asks_classic };
+        let changes_by_records = self.consumers.contains_key(id) || self.shares.contains_key(id);
+        let waits_for_any = if changes_by_records { asks_consumer } else { asks_classic };
         self.gates.has_queue(id)
             || match waits_for_any {
                 true => self.gates.is_shut(id),

@@ -13,6 +13,7 @@ use super::gate::Gated;
 use super::interface::{Effect, ReplyToken, Response};
 use super::member::Protocol;
 use super::records::Record;
+use super::share_group;
 use super::timers::{TimerKey, Timers};
 use super::transactions::{Marker, Producer};
 use crate::base::clock::{Monotonic, Now};
@@ -107,6 +108,8 @@ pub(super) enum Then {
     },
     /// A consumer group changed.
     Consumer(Box<Applied>),
+    /// A share group changed.
+    Share(Box<share_group::Applied>),
     /// A static member came back under a new id without a rebalance.
     Renamed(Box<Renamed>),
     /// The records are offsets of a transaction: they are held until it ends.

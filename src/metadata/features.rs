@@ -6,6 +6,9 @@ pub const GROUP_VERSION: &str = "group.version";
 /// How transactions work: at level 2 every transaction has an epoch of its own (KIP-890).
 pub const TRANSACTION_VERSION: &str = "transaction.version";
 
+/// Share groups (KIP-932): at level 1 they are served.
+pub const SHARE_VERSION: &str = "share.version";
+
 /// A feature and its levels; level 0 is the same as none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Feature {
@@ -19,5 +22,6 @@ pub struct Feature {
 /// All of them, ascending by name.
 pub const FEATURES: &[Feature] = &[
     Feature { name: GROUP_VERSION, min: 0, max: 1, initial: 1 },
+    Feature { name: SHARE_VERSION, min: 0, max: 1, initial: 1 },
     Feature { name: TRANSACTION_VERSION, min: 0, max: 2, initial: 2 },
 ];

@@ -19,7 +19,7 @@ use super::plan::{Plan, raise_open_files};
 use super::publish::Publisher;
 use super::strays;
 use crate::admin::{self, Admin, ControlSources, Desk, Line, Phase};
-use crate::api::{configs, group_driver, txn_driver};
+use crate::api::{configs, group_driver, share_driver, txn_driver};
 use crate::base::{BrokerEpoch, clock, fatal};
 use crate::config::{self, BrokerConfig};
 use crate::io::net::Listener;
@@ -258,19 +258,22 @@ impl Leader {
         let gate = self.gate.clone();
         let groups = group_driver::Driver::start(&shard);
         let transactions = txn_driver::Driver::start(&shard);
+        let shares = share_driver::Driver::start(&shard);
         // It is empty: this is the only place that fills it.
         let _ = control.set(ControlSources {
             quorum: quorum.clone(),
             groups: groups.clone(),
             transactions: transactions.clone(),
         });
-        let publisher = Publisher::new(shard.clone(), gate.clone(), groups.clone(), transactions.clone());
+        let publisher =
+            Publisher::new(shard.clone(), gate.clone(), groups.clone(), transactions.clone(), shares.clone());
         let services = Services {
             shard: shard.clone(),
             quorum: quorum.clone(),
             publisher: publisher.clone(),
             groups: groups.clone(),
             transactions: transactions.clone(),
+            shares: shares.clone(),
         };
         shard.set_control(Rc::new(services));
 
@@ -278,6 +281,7 @@ impl Leader {
         if let Some(signal) = self.open_logs(&publisher, &quorum, &mut stops).await {
             tracing::info!(signal, "stopping before the logs are open");
             transactions.stop();
+            shares.stop();
             groups.stop();
             self.stop(&shard, &connections, &quorum, Vec::new(), epoch).await;
             tracing::info!("stopped");
@@ -300,6 +304,7 @@ impl Leader {
         }
         self.admin.set_phase(Phase::Stopping);
         transactions.stop();
+        shares.stop();
         groups.stop();
         gate.close();
         self.stop(&shard, &connections, &quorum, listening, epoch).await;

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::publish::Publisher;
-use crate::api::{group_driver, txn_driver};
+use crate::api::{group_driver, share_driver, txn_driver};
 use crate::io::runtime::{Queue, spawn};
 use crate::metadata::{self, Command, Refusal};
 use crate::raft::Quorum;
@@ -17,6 +17,7 @@ pub(super) struct Services {
     pub(super) publisher: Rc<Publisher>,
     pub(super) groups: Rc<group_driver::Driver>,
     pub(super) transactions: Rc<txn_driver::Driver>,
+    pub(super) shares: Rc<share_driver::Driver>,
 }
 
 impl Services {
@@ -46,6 +47,7 @@ impl Control for Services {
             }
             ControlRequest::Group(request, client) => self.groups.handle(*request, client, answer),
             ControlRequest::Transaction(request) => self.transactions.handle(*request, answer),
+            ControlRequest::ShareState(request) => self.shares.handle(*request, answer),
             ControlRequest::ProducerId => {
                 spawn(Queue::Control, "producer id", async move {
                     let result = self.quorum.allocate_producer_id().await;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use futures::lock::Mutex;
 
-use crate::api::{configs, group_driver, txn_driver};
+use crate::api::{configs, group_driver, share_driver, txn_driver};
 use crate::metadata::Image;
 use crate::net::Gate;
 use crate::shard::Shard;
@@ -19,6 +19,7 @@ pub(super) struct Publisher {
     gate: Gate,
     groups: Rc<group_driver::Driver>,
     transactions: Rc<txn_driver::Driver>,
+    shares: Rc<share_driver::Driver>,
     turn: Mutex<()>,
     published: Cell<u64>,
 }
@@ -29,8 +30,10 @@ impl Publisher {
         gate: Gate,
         groups: Rc<group_driver::Driver>,
         transactions: Rc<txn_driver::Driver>,
+        shares: Rc<share_driver::Driver>,
     ) -> Rc<Self> {
-        Rc::new(Self { shard, gate, groups, transactions, turn: Mutex::new(()), published: Cell::new(0) })
+        let (turn, published) = (Mutex::new(()), Cell::new(0));
+        Rc::new(Self { shard, gate, groups, transactions, shares, turn, published })
     }
 
     /// Publishes `image` unless it, or a newer one, has been; returns when every shard has applied it.
@@ -42,9 +45,11 @@ impl Publisher {
         self.gate.set_limits(configs::levels(&image, self.shard.config()).connection_limits());
         self.groups.expect(&image);
         self.transactions.expect(&image);
+        self.shares.expect(&image);
         self.shard.ask_all(|| Request::Publish(image.clone())).await;
         self.groups.image_changed(&image);
         self.transactions.image_changed(&image);
+        self.shares.image_changed(&image);
         self.published.set(image.version());
     }
 }

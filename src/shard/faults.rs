@@ -117,6 +117,7 @@ impl Shard {
                 partition.fail_all(ErrorCode::KafkaStorageError, &mut committed);
                 self.finish_appends(committed);
                 self.release_fetches(replica.key);
+                self.forget_shares(replica.key);
                 self.settings.directories.threads.drop_later(partition.into_log());
             }
         }

@@ -83,6 +83,7 @@ impl Shard {
 
     /// Answers the fetches that watch `key` and now have enough.
     pub(super) fn wake_fetches(self: &Rc<Self>, key: PartitionKey) {
+        self.wake_shares(key);
         if !self.parked.borrow().purgatory.is_watched(&key) {
             return;
         }
@@ -106,6 +107,7 @@ impl Shard {
     pub fn release_all_fetches(self: &Rc<Self>) {
         self.stopping.set(true);
         super::mesh::end_calls();
+        self.release_shares();
         let keys: Vec<PartitionKey> = self.replicas.borrow().keys().copied().collect();
         for key in keys {
             self.release_fetches(key);
@@ -123,8 +125,9 @@ impl Shard {
 
     pub(super) fn hurry_fetch(self: &Rc<Self>, hurry: &HurryFetch) {
         let parked = self.parked.borrow_mut().take(hurry.asker);
-        if let Some(parked) = parked {
-            self.complete_fetch(parked);
+        match parked {
+            Some(parked) => self.complete_fetch(parked),
+            None => self.hurry_share_wait(hurry.asker),
         }
     }
 

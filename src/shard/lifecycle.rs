@@ -353,6 +353,7 @@ impl Shard {
             partition.into_log()
         });
         self.release_fetches(key);
+        self.forget_shares(key);
         // A job that is late would find another topic's files under its names.
         self.jobs_done(&replica).await;
         let directories = self.settings.directories.clone();
@@ -452,6 +453,7 @@ impl Shard {
         partition.fail_all(ErrorCode::NotLeaderOrFollower, &mut committed);
         self.finish_appends(committed);
         self.release_fetches(replica.key);
+        self.forget_shares(replica.key);
         let high_watermark = partition.high_watermark();
         let mut log = partition.into_log();
         let closed = self

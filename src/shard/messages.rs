@@ -10,12 +10,14 @@ use super::cleaner::{CleanEnd, CleanRequest, CleanableLogs};
 use super::placement::PartitionKey;
 use crate::base::clock::{Monotonic, Timestamp};
 use crate::base::{LeaderEpoch, Offset, ProducerId, TopicPartition};
+use crate::config::ShareGroupConfig;
 use crate::coordinator::transactions::Producer;
-use crate::coordinator::{self, transactions};
+use crate::coordinator::{self, share_state, transactions};
 use crate::io::os::OsFiles;
 use crate::log::{AbortedTransaction, Claim, FileRange, Guard, Origin, ProducerDescription, TimestampOffset};
 use crate::metadata::{self, Image, Refusal};
 use crate::partition::{Acks, AppendFailure, EpochEnd, Waterline};
+use crate::share::{AcknowledgeBatch, Acquired, Holder, Wanted};
 use crate::wire::ErrorCode;
 
 /// A request to the shard that owns something.
@@ -24,6 +26,13 @@ pub enum Request {
     Fetch(FetchRequest),
     /// Answers a parked fetch of the same asker now, with what there is.
     HurryFetch(HurryFetch),
+    /// Acknowledgements of records, and more of them, for a member of a share group.
+    ShareFetch(ShareFetchRequest),
+    /// Answered when a share fetch may find something.
+    ShareWait(ShareWait),
+    ShareRelease(ShareRelease),
+    /// The positions of a group in these partitions were changed.
+    ShareFence(Arc<str>, Vec<PartitionKey>),
     Offsets(Vec<OffsetQuery>),
     EpochEnds(Vec<EpochQuery>),
     DeleteRecords(Vec<(PartitionKey, Offset)>),
@@ -66,6 +75,8 @@ pub enum Request {
 pub enum Reply {
     Append(AppendReply),
     Fetch(FetchReply),
+    /// In the order of the request's parts.
+    ShareFetch(Vec<ShareAnswer>),
     Offsets(Vec<Result<OffsetAnswer, ErrorCode>>),
     EpochEnds(Vec<Result<EpochEnd, ErrorCode>>),
     DeleteRecords(Vec<Result<Offset, ErrorCode>>),
@@ -201,6 +212,59 @@ impl FetchedPart {
     }
 }
 
+/// One member's share fetch. It does not wait for records.
+pub struct ShareFetchRequest {
+    pub group: Arc<str>,
+    pub holder: Holder,
+    pub config: ShareGroupConfig,
+    pub parts: Vec<ShareFetchPart>,
+    /// Of all parts together.
+    pub wanted: Wanted,
+    pub bytes_max: u32,
+}
+
+pub struct ShareFetchPart {
+    pub key: PartitionKey,
+    pub acknowledgements: Vec<AcknowledgeBatch>,
+    /// Records are wanted, too.
+    pub fetches: bool,
+}
+
+/// The answer for one partition of a share fetch.
+pub struct ShareAnswer {
+    pub acknowledged: Result<(), ErrorCode>,
+    pub fetched: Result<SharedRecords, ErrorCode>,
+}
+
+impl Default for ShareAnswer {
+    fn default() -> Self {
+        Self { acknowledged: Ok(()), fetched: Ok(SharedRecords::default()) }
+    }
+}
+
+/// What a member got of one partition.
+#[derive(Default)]
+pub struct SharedRecords {
+    /// Whole batches; what was not acquired is to be skipped.
+    pub records: Bytes,
+    /// Ascending.
+    pub acquired: Vec<Acquired>,
+}
+
+pub struct ShareWait {
+    pub group: Arc<str>,
+    pub keys: Vec<PartitionKey>,
+    pub config: ShareGroupConfig,
+    pub until: Monotonic,
+}
+
+/// The end of a share session.
+pub struct ShareRelease {
+    pub group: Arc<str>,
+    pub holder: Holder,
+    pub keys: Vec<PartitionKey>,
+}
+
 /// What ListOffsets asks of one partition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OffsetQuery {
@@ -294,6 +358,8 @@ pub enum ControlRequest {
     Group(Box<coordinator::Request>, coordinator::Client),
     /// To the transaction coordinator.
     Transaction(Box<transactions::Request>),
+    /// To the share coordinator.
+    ShareState(Box<share_state::Request>),
 }
 
 pub enum ControlReply {
@@ -301,4 +367,5 @@ pub enum ControlReply {
     ProducerId(Result<ProducerId, Refusal>),
     Group(Box<coordinator::Response>),
     Transaction(Box<transactions::Response>),
+    ShareState(Box<share_state::Response>),
 }

@@ -26,6 +26,8 @@ mod queries;
 mod replica;
 mod requests;
 mod scrub;
+mod share_fetch;
+mod shares;
 mod space;
 mod throttle;
 mod timers;
@@ -85,6 +87,18 @@ crate::counters! {
         pub fetches_parked: total "kuring_fetch_parked_total",
         /// A fetch found as many waiting on its shard as may wait and was answered at once.
         pub fetches_refused: limit "parked_fetches",
+        /// Records that members of share groups got.
+        pub share_acquired_records: total "kuring_share_acquired_records_total",
+        /// Acknowledgements of records by members of share groups, one for each partition of a request.
+        pub share_acknowledgements: total "kuring_share_acknowledgements_total",
+        /// Times that locks on records ended before their members acknowledged them.
+        pub share_locks_expired: total "kuring_share_locks_expired_total",
+        /// A share fetch found as many waiting on its shard as may wait and was answered at once.
+        pub share_fetches_refused: limit "share_fetches",
+        /// A share group's partition was asked for while as many as may be were in memory, all of them in use.
+        pub share_partitions_refused: limit "share_partitions",
+        /// A share session was to be opened while as many as may be were open.
+        pub share_sessions_refused: limit "share_sessions",
         /// Requests that took kuring.request.log.slow.ms or longer.
         pub slow_requests: total "kuring_slow_requests_total",
         /// Produce requests whose acknowledgement did not come in their time.
@@ -165,6 +179,7 @@ pub struct Shard {
     /// The settings that the last log was given.
     last_log_config: RefCell<Option<Arc<LogConfig>>>,
     parked: RefCell<parked::ParkedFetches>,
+    shares: shares::Shares,
     timers: timers::Timers,
     /// Replicas with something in their queue.
     dirty: RefCell<Vec<Rc<Replica>>>,
@@ -213,6 +228,7 @@ impl Shard {
             replicas: RefCell::default(),
             last_log_config: RefCell::default(),
             parked: RefCell::new(parked::ParkedFetches::new(crate::base::clock::monotonic())),
+            shares: shares::Shares::new(),
             timers: timers::Timers::new(crate::base::clock::monotonic()),
             dirty: RefCell::default(),
             fresh_appends: RefCell::default(),
@@ -360,6 +376,16 @@ impl Shard {
             Request::Fetch(fetch) => self.fetch(reply_to, fetch),
             Request::HurryFetch(hurry) => {
                 self.hurry_fetch(&hurry);
+                self.mesh.push_reply(reply_to, Reply::Done);
+            }
+            Request::ShareFetch(request) => self.share_fetch(reply_to, request),
+            Request::ShareWait(wait) => self.share_wait(reply_to, wait),
+            Request::ShareRelease(release) => {
+                self.release_share(release);
+                self.mesh.push_reply(reply_to, Reply::Done);
+            }
+            Request::ShareFence(group, keys) => {
+                self.fence_shares(&group, &keys);
                 self.mesh.push_reply(reply_to, Reply::Done);
             }
             Request::TakeOver(cost_percent) => {

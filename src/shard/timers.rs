@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::Shard;
 use super::appends::AppendInFlight;
+use super::shares;
 use crate::base::clock::{self, Monotonic};
 use crate::io::runtime::{Notify, Queue, note_work, sleep_until, spawn_quiet};
 use crate::timer::{TimerKey, Wheel};
@@ -20,6 +21,8 @@ const IDLE_SLEEP: Duration = Duration::from_secs(3600);
 pub(super) enum Timer {
     AppendTimeout(Weak<AppendInFlight>),
     Wake(Rc<WakeState>),
+    /// A member's lock on records of a share partition ends.
+    ShareLocks(Weak<shares::Entry>),
 }
 
 impl Timer {
@@ -118,6 +121,11 @@ impl Shard {
             Timer::AppendTimeout(in_flight) => {
                 if let Some(in_flight) = in_flight.upgrade() {
                     self.append_timed_out(&in_flight);
+                }
+            }
+            Timer::ShareLocks(entry) => {
+                if let Some(entry) = entry.upgrade() {
+                    self.share_locks_ended(&entry);
                 }
             }
             Timer::Wake(state) => {

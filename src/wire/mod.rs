@@ -13,6 +13,8 @@ pub mod parts;
 pub mod produce;
 pub mod read;
 pub mod record;
+pub mod share;
+pub mod share_offsets;
 pub mod topic_ids;
 pub mod validate;
 pub mod write;

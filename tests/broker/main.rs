@@ -26,6 +26,7 @@ mod offsets;
 mod produce;
 mod protocol;
 mod restart;
+mod share_groups;
 mod topic_ids;
 mod topics;
 mod transaction_bounds;

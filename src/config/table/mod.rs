@@ -6,6 +6,7 @@ pub(super) mod group;
 mod limits;
 mod log;
 mod server;
+mod shares;
 pub(super) mod topic;
 mod transactions;
 
@@ -21,7 +22,8 @@ pub(super) const TIMESTAMP_TYPES: &[&str] = &["CreateTime", "LogAppendTime"];
 
 /// Every broker property that kuring has.
 pub fn broker_properties() -> impl Iterator<Item = &'static Definition> {
-    server::SERVER.iter().chain(transactions::TRANSACTIONS).chain(limits::LIMITS).chain(log::LOG)
+    let kafkas = server::SERVER.iter().chain(transactions::TRANSACTIONS).chain(shares::SHARES);
+    kafkas.chain(limits::LIMITS).chain(log::LOG)
 }
 
 /// The properties that may be set for one listener, as `listener.name.NAME.PROPERTY`.

@@ -26,6 +26,7 @@ mod timing;
 mod topics;
 
 pub(super) use group::ConsumerGroup;
+pub(super) use member::{Epoch, Partitions};
 pub use records::ConsumerRecord;
 pub use regexes::compile as compile_expression;
 pub(super) use requests::Applied;

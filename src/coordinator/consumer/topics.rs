@@ -73,11 +73,11 @@ impl Topics {
         i64::try_from(self.image.version()).unwrap_or(i64::MAX)
     }
 
-    pub(super) fn id(&self, name: &str) -> Option<TopicId> {
+    pub(in crate::coordinator) fn id(&self, name: &str) -> Option<TopicId> {
         self.image.topic(name).map(|topic| topic.id)
     }
 
-    pub(super) fn name(&self, id: TopicId) -> Option<StrBytes> {
+    pub(in crate::coordinator) fn name(&self, id: TopicId) -> Option<StrBytes> {
         self.image.topic_by_id(id).map(|topic| StrBytes::from_string(topic.name.to_string()))
     }
 
@@ -86,7 +86,7 @@ impl Topics {
     }
 
     /// The hash of those of `names` that there are (Kafka's `computeGroupHash`); `names` must be sorted.
-    pub(super) fn hash(&mut self, names: &BTreeSet<StrBytes>) -> i64 {
+    pub(in crate::coordinator) fn hash(&mut self, names: &BTreeSet<StrBytes>) -> i64 {
         let mut hasher = XxHash3_64::new();
         let mut is_empty = true;
         for name in names {

@@ -23,6 +23,7 @@ use crate::base::clock::{Monotonic, Now, Timestamp};
 use crate::base::random::Random;
 use crate::config::{
     Assignor, ConsumerGroupBounds, ConsumerGroupSettings, ConsumerGroupTimes, GroupSettings, MigrationPolicy,
+    ShareGroupSettings,
 };
 use crate::coordinator::{
     Client, Content, Coordinator, Effect, KeyValue, ReplyToken, Request, Response, Ticket,
@@ -66,6 +67,7 @@ pub(super) fn settings() -> GroupSettings {
             },
             bounds: ConsumerGroupBounds::default(),
         },
+        share: ShareGroupSettings::default(),
     }
 }
 

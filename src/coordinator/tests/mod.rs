@@ -10,6 +10,7 @@ mod offsets;
 mod ownership;
 mod rebalance;
 mod room;
+mod shares;
 mod simulation;
 mod static_members;
 mod transitions;

@@ -51,6 +51,11 @@ pub fn of(key: ApiKey) -> Option<&'static [Field]> {
         ApiKey::ListGroups => LIST_GROUPS,
         ApiKey::ConsumerGroupHeartbeat => CONSUMER_GROUP_HEARTBEAT,
         ApiKey::ConsumerGroupDescribe => CONSUMER_GROUP_DESCRIBE,
+        ApiKey::ShareGroupHeartbeat => SHARE_GROUP_HEARTBEAT,
+        ApiKey::ShareGroupDescribe => CONSUMER_GROUP_DESCRIBE,
+        ApiKey::DescribeShareGroupOffsets => DESCRIBE_SHARE_GROUP_OFFSETS,
+        ApiKey::AlterShareGroupOffsets => ALTER_SHARE_GROUP_OFFSETS,
+        ApiKey::DeleteShareGroupOffsets => DELETE_SHARE_GROUP_OFFSETS,
         ApiKey::ApiVersions => API_VERSIONS,
         ApiKey::CreateTopics => CREATE_TOPICS,
         ApiKey::DeleteTopics => DELETE_TOPICS,
@@ -197,6 +202,16 @@ const CONSUMER_GROUP_HEARTBEAT: &[Field] = &[
 ];
 
 const CONSUMER_GROUP_DESCRIBE: &[Field] = &[all(STRINGS), all(BOOL)];
+
+const SHARE_GROUP_HEARTBEAT: &[Field] = &[all(STRING), all(STRING), all(INT32), all(STRING), all(STRINGS)];
+
+const DESCRIBE_SHARE_GROUP_OFFSETS: &[Field] =
+    &[all(Kind::Array(&[all(STRING), all(Kind::Array(TOPIC_WITH_PARTITIONS))]))];
+
+const ALTER_SHARE_GROUP_OFFSETS: &[Field] =
+    &[all(STRING), all(Kind::Array(&[all(STRING), all(Kind::Array(&[all(INT32), all(INT64)]))]))];
+
+const DELETE_SHARE_GROUP_OFFSETS: &[Field] = &[all(STRING), all(Kind::Array(&[all(STRING)]))];
 
 const API_VERSIONS: &[Field] = &[since(3, STRING), since(3, STRING)];
 

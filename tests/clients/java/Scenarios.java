@@ -1,6 +1,7 @@
 // The Java client (kafka-clients) through the scenarios that every client here runs. Arguments: the bootstrap address,
 // and "outage" for that one alone.
 
+import java.nio.charset.StandardCharsets;
 import java.nio.file.*;
 import java.time.Duration;
 import java.util.*;
@@ -16,7 +17,7 @@ import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.errors.*;
 import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.header.internals.RecordHeader;
-import java.nio.charset.StandardCharsets;
+import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
 public class Scenarios extends Frame {
     public static void main(String[] arguments) {
@@ -42,6 +43,8 @@ public class Scenarios extends Frame {
         scenario("group-new-protocol", Scenarios::groupNewProtocol);
         scenario("group-migration", Scenarios::groupMigration);
         scenario("commit-async", Scenarios::commitAsync);
+        scenario("share-group", Scenarios::shareGroup);
+        scenario("share-group-implicit", Scenarios::shareGroupImplicit);
         scenario("seek-pause-resume", Scenarios::seekPauseResume);
         scenario("offsets-by-time", Scenarios::offsetsByTime);
         scenario("delete-records", Scenarios::deleteRecords);
@@ -236,6 +239,94 @@ public class Scenarios extends Frame {
                 check(System.nanoTime() < end, "the one that stays has " + one.assignment());
                 one.poll(Duration.ofMillis(50));
             }
+        }
+    }
+
+    static ShareConsumer<byte[], byte[]> shareConsumer(String group, Map<String, Object> more) {
+        Map<String, Object> settings = new HashMap<>(Map.of("bootstrap.servers", bootstrap, "group.id", group));
+        settings.putAll(more);
+        return new KafkaShareConsumer<>(settings, new ByteArrayDeserializer(), new ByteArrayDeserializer());
+    }
+
+    static void readFromTheBeginning(String group) throws Exception {
+        var resource = new ConfigResource(ConfigResource.Type.GROUP, group);
+        var earliest = new AlterConfigOp(
+            new ConfigEntry("share.auto.offset.reset", "earliest"), AlterConfigOp.OpType.SET);
+        admin.incrementalAlterConfigs(Map.of(resource, List.of(earliest))).all().get();
+    }
+
+    // Two members with explicit acknowledgements: nothing is lost, and what was accepted does not come again.
+    static void shareGroup() throws Exception {
+        String topic = create("share-explicit", 3), group = "java-share-explicit";
+        readFromTheBeginning(group);
+        send(topic, 3, 300);
+        Map<String, Object> explicit = Map.of("share.acknowledgement.mode", "explicit");
+        Set<String> accepted = new HashSet<>(), released = new HashSet<>(), rejected = new HashSet<>();
+        try (var one = shareConsumer(group, explicit); var two = shareConsumer(group, explicit)) {
+            one.subscribe(List.of(topic));
+            two.subscribe(List.of(topic));
+            long end = System.nanoTime() + PATIENCE.toNanos();
+            while (accepted.size() + rejected.size() < 300) {
+                check(System.nanoTime() < end, "only " + accepted.size() + " of 300 records were accepted");
+                for (var consumer : List.of(one, two)) {
+                    for (var record : consumer.poll(Duration.ofMillis(200))) {
+                        String value = new String(record.value(), StandardCharsets.UTF_8);
+                        check(!accepted.contains(value), value + " came again after it was accepted");
+                        check(!rejected.contains(value), value + " came again after it was rejected");
+                        if (value.endsWith("7") && released.add(value)) {
+                            same((short) 1, record.deliveryCount().get(), "deliveries of " + value);
+                            consumer.acknowledge(record, AcknowledgeType.RELEASE);
+                        } else if (value.endsWith("99")) {
+                            rejected.add(value);
+                            consumer.acknowledge(record, AcknowledgeType.REJECT);
+                        } else {
+                            if (released.contains(value))
+                                same((short) 2, record.deliveryCount().get(), "deliveries of " + value);
+                            accepted.add(value);
+                            consumer.acknowledge(record, AcknowledgeType.ACCEPT);
+                        }
+                    }
+                    consumer.commitSync(PATIENCE).values().forEach(error -> check(error.isEmpty(), "commit: " + error));
+                }
+            }
+            same(30, released.size(), "released");
+            var described = admin.describeShareGroups(List.of(group)).all().get().get(group);
+            same(2, described.members().size(), "members");
+            same(GroupState.STABLE, described.groupState(), "state");
+            check(admin.listGroups(ListGroupsOptions.forShareGroups()).all().get().stream()
+                .anyMatch(listing -> listing.groupId().equals(group)), "the group is not listed");
+        }
+        // Closed: nobody has anything, and a third member finds nothing left.
+        try (var three = shareConsumer(group, explicit)) {
+            three.subscribe(List.of(topic));
+            for (int n = 0; n < 10; n++) same(0, three.poll(Duration.ofMillis(200)).count(), "records left");
+        }
+        eventually("the group is empty", () ->
+            admin.describeShareGroups(List.of(group)).all().get().get(group).groupState() == GroupState.EMPTY);
+        admin.deleteShareGroups(List.of(group)).all().get();
+    }
+
+    // Implicit acknowledgement: what a poll gave is accepted by the next one, and by the end.
+    static void shareGroupImplicit() throws Exception {
+        String topic = create("share-implicit", 1), group = "java-share-implicit";
+        readFromTheBeginning(group);
+        send(topic, 1, 50);
+        try (var consumer = shareConsumer(group, Map.of())) {
+            consumer.subscribe(List.of(topic));
+            int got = 0;
+            long end = System.nanoTime() + PATIENCE.toNanos();
+            while (got < 50) {
+                check(System.nanoTime() < end, "only " + got + " of 50 records came");
+                got += consumer.poll(Duration.ofMillis(200)).count();
+            }
+            same(50, got, "records");
+            consumer.commitSync(PATIENCE).values().forEach(error -> check(error.isEmpty(), "commit: " + error));
+        }
+        try (var consumer = shareConsumer(group, Map.of())) {
+            consumer.subscribe(List.of(topic));
+            for (int n = 0; n < 10; n++) same(0, consumer.poll(Duration.ofMillis(200)).count(), "records left");
+            send(topic, 1, 1);
+            eventually("the next record", () -> consumer.poll(Duration.ofMillis(200)).count() == 1);
         }
     }
 
