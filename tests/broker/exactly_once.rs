@@ -45,16 +45,20 @@ pub fn read(client: &Client, topic: &str, partitions: i32, isolation: &str) -> V
     let mut values = Vec::new();
     let mut ended = BTreeSet::new();
     eventually("every partition is read", || {
-        match consumer.poll(Duration::from_millis(200)) {
-            Some(Ok(message)) => {
-                let value = message.payload().expect("every record has a value");
-                values.push(String::from_utf8(value.to_vec()).expect("text"));
+        // Without a pause in between: there may be thousands.
+        while ended.len() < partitions as usize
+            && let Some(polled) = consumer.poll(Duration::from_millis(200))
+        {
+            match polled {
+                Ok(message) => {
+                    let value = message.payload().expect("every record has a value");
+                    values.push(String::from_utf8(value.to_vec()).expect("text"));
+                }
+                Err(KafkaError::PartitionEOF(partition)) => {
+                    ended.insert(partition);
+                }
+                Err(error) => println!("{error}"),
             }
-            Some(Err(KafkaError::PartitionEOF(partition))) => {
-                ended.insert(partition);
-            }
-            Some(Err(error)) => println!("{error}"),
-            None => {}
         }
         (ended.len() == partitions as usize).then_some(())
     });
