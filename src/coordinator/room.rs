@@ -1,12 +1,12 @@
 //! What members may make the coordinator hold: the metadata of their JoinGroups, the assignments of their leaders'
-//! SyncGroups, the ids that were given out; of the new protocol what they subscribe to and what they are assigned. One
+//! SyncGroups, the ids that were given out; of the newer protocols what they subscribe to and are assigned. One
 //! bound for all groups (`kuring.groups.bytes.max`), of which one group may have a quarter.
 //!
 //! What is held is summed anew only when what has come since the last time could be too much. Nobody who is in is
 //! refused for what a rebalance brings: that is counted when it is written, and holds off who comes next.
 
 use kafka_protocol::messages::{
-    ConsumerGroupHeartbeatRequest, JoinGroupRequest, SyncGroupRequest, TopicName,
+    ConsumerGroupHeartbeatRequest, JoinGroupRequest, ShareGroupHeartbeatRequest, SyncGroupRequest, TopicName,
 };
 
 use super::consumer::ConsumerGroup;
@@ -15,6 +15,7 @@ use super::interface::Request;
 use super::machine::Coordinator;
 use super::member::Member;
 use super::records::Record;
+use super::share_group::ShareGroup;
 use crate::base::PartitionIndex;
 
 /// Of the bound, what one group may have.
@@ -37,6 +38,10 @@ impl Coordinator {
             Request::Join(request) => join_bytes(request),
             Request::Sync(request) => sync_bytes(request),
             Request::ConsumerHeartbeat(request) => match self.growth(index, request) {
+                0 => return true,
+                bytes => bytes,
+            },
+            Request::ShareHeartbeat(request) => match self.share_growth(index, request) {
                 0 => return true,
                 bytes => bytes,
             },
@@ -68,13 +73,25 @@ impl Coordinator {
         }
     }
 
-    /// Counts what is written of a consumer group, until all is summed anew.
+    /// The same of a share group, whose members keep their names each for itself.
+    fn share_growth(&self, index: PartitionIndex, request: &ShareGroupHeartbeatRequest) -> usize {
+        let Some(names) = &request.subscribed_topic_names else { return 0 };
+        let group = self.partitions.get(&index).and_then(|it| it.shares.get(&request.group_id.0));
+        let known = group.and_then(|group| group.topic_names_of(&request.member_id));
+        let is_new = |name: &&TopicName| known.is_none_or(|known| !known.contains(&name.0));
+        let bytes: usize = names.iter().filter(is_new).map(|name| NAME_BYTES + name.len()).sum();
+        if known.is_some() { bytes } else { MEMBER_BYTES + bytes }
+    }
+
+    /// Counts what is written of a consumer group or a share group, until all is summed anew.
     pub(super) fn count_written(&mut self, records: &[Record]) {
         let Some(held) = &mut self.members_bytes else { return };
         for record in records {
-            if let Record::Consumer(record) = record {
-                *held = held.saturating_add(record.held_bytes());
-            }
+            *held = held.saturating_add(match record {
+                Record::Consumer(record) => record.held_bytes(),
+                Record::Share(record) => record.held_bytes(),
+                Record::Offset { .. } | Record::Group { .. } => 0,
+            });
         }
     }
 
@@ -82,6 +99,9 @@ impl Coordinator {
     fn bytes_of_group(&self, index: PartitionIndex, request: &Request) -> usize {
         let Some((partition, id)) = self.partitions.get(&index).zip(request.group_id()) else { return 0 };
         if let Some(group) = partition.consumers.get(id) {
+            return group.held_bytes();
+        }
+        if let Some(group) = partition.shares.get(id) {
             return group.held_bytes();
         }
         let Some(group) = partition.groups.get(id) else { return 0 };
@@ -95,7 +115,9 @@ impl Coordinator {
     fn held_bytes(&self) -> usize {
         let classic = self.partitions.values().flat_map(|partition| partition.groups.values());
         let consumers = self.partitions.values().flat_map(|partition| partition.consumers.values());
+        let shares = self.partitions.values().flat_map(|partition| partition.shares.values());
         classic.map(Group::held_bytes).sum::<usize>()
+            + shares.map(ShareGroup::held_bytes).sum::<usize>()
             + consumers.map(ConsumerGroup::held_bytes).sum::<usize>()
     }
 }

@@ -14,6 +14,7 @@ use super::records::{MemberMetadata, NamedPartitions, Position, ShareRecord, Sta
 use crate::base::clock::Monotonic;
 use crate::base::{PartitionIndex, TopicId};
 use crate::coordinator::consumer::{Epoch, Partitions, Topics};
+use crate::coordinator::room::{GROUP_BYTES, PARTITION_BYTES};
 
 /// The protocol type and the group type of share groups in ListGroups.
 const SHARE_TYPE: &str = "share";
@@ -114,6 +115,21 @@ impl ShareGroup {
         ]
     }
 
+    /// What the members and the states have the coordinator hold, about.
+    pub(in crate::coordinator) fn held_bytes(&self) -> usize {
+        let members = self.members.values().map(|member| member.metadata.held_bytes());
+        let assigned =
+            self.members.values().map(|member| &member.position.assigned).chain(self.target.values());
+        let states = self.states.initialized.values().map(|named| named.partitions.len());
+        let partitions = assigned.map(count).sum::<usize>() + states.sum::<usize>();
+        GROUP_BYTES + members.sum::<usize>() + PARTITION_BYTES * partitions
+    }
+
+    /// What a member subscribes to.
+    pub(in crate::coordinator) fn topic_names_of(&self, member: &StrBytes) -> Option<&BTreeSet<StrBytes>> {
+        self.members.get(member).map(|member| &member.metadata.topic_names)
+    }
+
     /// Every topic that a member subscribes to.
     pub(super) fn topic_names(&self) -> BTreeSet<StrBytes> {
         self.members.values().flat_map(|member| &member.metadata.topic_names).cloned().collect()
@@ -188,6 +204,11 @@ impl ShareGroup {
             .with_assignor_name(StrBytes::from_static_str(assignor::NAME))
             .with_members(self.members.iter().map(member).collect())
     }
+}
+
+/// How many partitions there are.
+pub(super) fn count(partitions: &Partitions) -> usize {
+    partitions.values().map(BTreeSet::len).sum()
 }
 
 /// Without the topics that are no more.

@@ -10,6 +10,8 @@ use super::super::codec::{Malformed, Reader, Writer};
 use super::super::consumer::{Epoch, Partitions};
 use super::super::interface::KeyValue;
 use super::super::records::RecordError;
+use super::super::room::{MEMBER_BYTES, NAME_BYTES, PARTITION_BYTES};
+use super::group::count;
 use crate::base::clock::Timestamp;
 use crate::base::{PartitionIndex, TopicId};
 
@@ -66,6 +68,13 @@ pub struct MemberMetadata {
     pub client_id: StrBytes,
     pub client_host: StrBytes,
     pub topic_names: BTreeSet<StrBytes>,
+}
+
+impl MemberMetadata {
+    pub(super) fn held_bytes(&self) -> usize {
+        let names = self.topic_names.iter().map(|name| NAME_BYTES + name.len());
+        MEMBER_BYTES + self.client_id.len() + names.sum::<usize>()
+    }
 }
 
 /// The group's epoch and what it stands on.
@@ -128,6 +137,20 @@ impl ShareRecord {
             | ShareRecord::Target { group, .. }
             | ShareRecord::Position { group, .. }
             | ShareRecord::States { group, .. } => group,
+        }
+    }
+
+    /// What the group holds of it, about.
+    pub(in crate::coordinator) fn held_bytes(&self) -> usize {
+        match self {
+            ShareRecord::Member { value: Some(value), .. } => value.held_bytes(),
+            ShareRecord::Target { value: Some(value), .. } => PARTITION_BYTES * count(value),
+            ShareRecord::Position { value: Some(value), .. } => PARTITION_BYTES * count(&value.assigned),
+            ShareRecord::States { value: Some(value), .. } => {
+                let partitions = value.initialized.values().map(|named| named.partitions.len());
+                PARTITION_BYTES * partitions.sum::<usize>()
+            }
+            _ => 0,
         }
     }
 

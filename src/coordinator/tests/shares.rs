@@ -13,6 +13,7 @@ use super::consumers::Cluster;
 use super::harness::{GROUP, Harness, OK, commit_request, join_request, settings, text};
 use crate::base::PartitionIndex;
 use crate::base::random::Random;
+use crate::config::GroupSettings;
 use crate::coordinator::{Content, KeyValue, Record};
 use crate::coordinator::{NamedPartitions, Request, Response, ShareHeartbeat, ShareRecord};
 use crate::wire::ErrorCode;
@@ -48,7 +49,11 @@ struct World {
 
 impl World {
     fn new(topics: &[(&str, i32)]) -> Self {
-        let mut harness = Harness::with(settings());
+        Self::with(settings(), topics)
+    }
+
+    fn with(settings: GroupSettings, topics: &[(&str, i32)]) -> Self {
+        let mut harness = Harness::with(settings);
         let cluster = Cluster::new(topics);
         harness.cluster(cluster.image());
         Self { harness, cluster, members: BTreeMap::new() }
@@ -208,6 +213,24 @@ fn a_full_group_takes_nobody_in() {
     let (code, message) = world.error(join("late", &["t"]));
     assert_eq!(code, ErrorCode::GroupMaxSizeReached.code());
     assert_eq!(message, "The share group has reached its maximum capacity of 200 members.");
+}
+
+#[test]
+fn what_members_subscribe_to_is_bounded() {
+    let mut world = World::with(GroupSettings { members_bytes_max: 100_000, ..settings() }, &[("t", 1)]);
+    let names: Vec<String> = (0..80).map(|number| format!("{number:0>100}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    assert_eq!(world.error(join("a", &names)).0, OK);
+    // A group may have a quarter.
+    assert_eq!(world.error(join("b", &names)).0, ErrorCode::GroupMaxSizeReached.code());
+    assert_eq!(world.error(join("a", &names)).0, OK, "it joins anew with what it had");
+    assert_eq!(world.error(join("b", &["t"])).0, OK);
+    let in_group = |number: usize| {
+        let request = join("a", &names);
+        request.with_group_id(GroupId(text(&format!("g{number}"))))
+    };
+    let taken = (0..100).take_while(|number| world.error(in_group(*number)).0 == OK).count();
+    assert!((3..=6).contains(&taken), "{taken} more groups of 16 kB");
 }
 
 #[test]
