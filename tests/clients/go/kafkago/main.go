@@ -206,7 +206,7 @@ func reader(group, topic string) *kafka.Reader {
 	return kafka.NewReader(kafka.ReaderConfig{
 		Brokers: []string{bootstrap}, Topic: topic, GroupID: "kafka-go-" + group, MaxWait: 100 * time.Millisecond,
 		StartOffset: kafka.FirstOffset, HeartbeatInterval: 200 * time.Millisecond, SessionTimeout: 6 * time.Second,
-		JoinGroupBackoff: 100 * time.Millisecond,
+		JoinGroupBackoff: 100 * time.Millisecond, CommitInterval: 100 * time.Millisecond,
 	})
 }
 
