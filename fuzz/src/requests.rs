@@ -119,6 +119,16 @@ pub fn decode(api: &Api, version: i16, body: &Bytes) {
         ApiKey::DescribeProducers => guarded!(messages::DescribeProducersRequest),
         ApiKey::ListConfigResources => guarded!(messages::ListConfigResourcesRequest),
         ApiKey::DescribeTopicPartitions => guarded!(messages::DescribeTopicPartitionsRequest),
+        ApiKey::ElectLeaders => guarded!(messages::ElectLeadersRequest),
+        ApiKey::AlterPartitionReassignments => guarded!(messages::AlterPartitionReassignmentsRequest),
+        ApiKey::ListPartitionReassignments => guarded!(messages::ListPartitionReassignmentsRequest),
+        ApiKey::ShareGroupHeartbeat => guarded!(messages::ShareGroupHeartbeatRequest),
+        ApiKey::ShareGroupDescribe => guarded!(messages::ShareGroupDescribeRequest),
+        ApiKey::ShareFetch => guarded!(messages::ShareFetchRequest),
+        ApiKey::ShareAcknowledge => guarded!(messages::ShareAcknowledgeRequest),
+        ApiKey::DescribeShareGroupOffsets => guarded!(messages::DescribeShareGroupOffsetsRequest),
+        ApiKey::AlterShareGroupOffsets => guarded!(messages::AlterShareGroupOffsetsRequest),
+        ApiKey::DeleteShareGroupOffsets => guarded!(messages::DeleteShareGroupOffsetsRequest),
         key => panic!("{key:?} is served and has no decoder in the fuzz targets"),
     }
 }

@@ -321,8 +321,9 @@ fn who_stalls_with_memory_that_others_wait_for_is_closed() {
     client.send(&producer, "wanted", &[Send::value(vec![7; 500_000]).to(0)]);
     let took = start.elapsed();
     assert!(took < Duration::from_secs(15), "{took:?}");
-    let closed = limit_hits(&broker, "stalled_connections") + limit_hits(&broker, "crowded_connections");
-    assert!(closed > 0.0);
+    // The producer's request has a lane without them; those that stall wait for each other.
+    let closed = || limit_hits(&broker, "stalled_connections") + limit_hits(&broker, "crowded_connections");
+    eventually("somebody has been closed", || (closed() > 0.0).then_some(()));
 }
 
 #[test]
