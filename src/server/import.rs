@@ -15,6 +15,11 @@ const KAFKA_METADATA_DIR: &str = "__cluster_metadata-0";
 /// Segments and snapshots are read whole.
 const FILE_BYTES_MAX: usize = 1 << 30;
 
+/// Whether a Kafka node's metadata lies there, taken over or not; also when that cannot be told.
+pub(super) fn is_beside(metadata_log_dir: &Path) -> bool {
+    OsFiles.exists(&metadata_log_dir.join(KAFKA_METADATA_DIR)).unwrap_or(true)
+}
+
 /// The records to begin with; none where there is no log of Kafka's.
 pub(super) fn read(metadata_log_dir: &Path, node: BrokerId) -> Result<Vec<Record>, String> {
     let dir = metadata_log_dir.join(KAFKA_METADATA_DIR);

@@ -5,6 +5,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use super::import;
 use crate::base::clock::{self, Timestamp};
 use crate::io::runtime::{Queue, spawn};
 use crate::metadata::Image;
@@ -22,6 +23,15 @@ pub(super) async fn put_aside(shard: &Rc<Shard>, image: &Image) {
         tracing::error!(
             partitions = directories.start_list.len(),
             "there are partitions on disk and no topic in the metadata: they are left alone"
+        );
+        return;
+    }
+    if !directories.start_list.is_empty() && comes_from_kafka(shard).await {
+        // Kafka's log of the metadata may have been torn or old when its topics were taken over.
+        tracing::error!(
+            partitions = directories.start_list.len(),
+            "there are partitions on disk that no topic has, beside the metadata of a Kafka node: they are left alone; \
+             move __cluster_metadata-0 away to have them put aside"
         );
         return;
     }
@@ -52,6 +62,11 @@ pub(super) async fn put_aside(shard: &Rc<Shard>, image: &Image) {
         // What the checkpoint files say of them must not meet a topic that comes under a name of theirs.
         shard.write_checkpoints().await;
     }
+}
+
+async fn comes_from_kafka(shard: &Rc<Shard>) -> bool {
+    let dir = shard.config().metadata_log_dir.clone();
+    shard.settings().directories.threads.run("strays", move || import::is_beside(&dir)).await
 }
 
 /// Removes strays once they are older than `kuring.stray.retention.ms`.

@@ -470,7 +470,26 @@ fn partitions_that_no_topic_has_are_put_aside_and_removed_in_time() {
         let mut strays = names.filter(|entry| entry.file_name().to_string_lossy().ends_with("-stray"));
         strays.next().is_none().then_some(())
     });
-    assert!(broker.log().contains("put aside"));
+    eventually("the log says so", || broker.log().contains("put aside").then_some(()));
+    assert_eq!(Client::of(&broker).offsets("known", 0), (0, 0));
+}
+
+#[test]
+fn beside_the_metadata_of_a_kafka_node_partitions_that_no_topic_has_are_left_alone() {
+    if Broker::is_kafka() {
+        return;
+    }
+    let mut broker = Broker::with(2, &[("kuring.stray.retention.ms", "0")]);
+    Client::of(&broker).create_topic("known", 1, &[]);
+    broker.terminate();
+    let data = broker.data();
+    let ghost = data.join("ghost-0");
+    let copied = Command::new("cp").arg("-a").args([&data.join("known-0"), &ghost]).status().expect("cp");
+    assert!(copied.success());
+    std::fs::create_dir(data.join("__cluster_metadata-0")).expect("ours");
+    broker.start_again(2);
+    assert!(ghost.exists());
+    eventually("the log says so", || broker.log().contains("they are left alone").then_some(()));
     assert_eq!(Client::of(&broker).offsets("known", 0), (0, 0));
 }
 
