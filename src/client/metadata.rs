@@ -134,7 +134,9 @@ impl Metadata {
             };
             self.topics.insert(name, known);
         }
-        self.asked = !complete;
+        // One that was wanted while the request was under way is not in its answer.
+        let unasked = self.wanted.iter().any(|name| !self.topics.contains_key(name));
+        self.asked = !complete || unasked;
         if complete {
             self.backoff.succeeded();
             // A refresh asked for right after this one still waits the first back-off: answers that were
@@ -289,6 +291,17 @@ mod tests {
         metadata.refresh();
         assert!(!metadata.is_due(start), "held back");
         assert!(metadata.is_due(start.plus(SECOND)));
+    }
+
+    #[test]
+    fn a_topic_wanted_while_an_answer_is_under_way_is_asked_for_next() {
+        let (mut metadata, mut random) = metadata();
+        let now = Monotonic::from_millis(1000);
+        metadata.want(&"t".into());
+        metadata.apply(&answer(0, 1, 0).with_topics(vec![]), &mut random, now);
+        assert!(metadata.is_due(now.plus(SECOND)));
+        metadata.apply(&answer(0, 1, 0), &mut random, now);
+        assert!(!metadata.is_due(now.plus(SECOND)));
     }
 
     #[test]
