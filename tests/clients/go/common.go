@@ -14,7 +14,7 @@ import (
 )
 
 // Patience is how long anything may take that should take milliseconds.
-const Patience = 30 * time.Second
+const Patience = 60 * time.Second
 
 // Start is now: records of the past could be deleted by retention while they are read.
 var Start = time.Now().UnixMilli()

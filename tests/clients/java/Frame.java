@@ -16,7 +16,7 @@ public class Frame {
         void run() throws Exception;
     }
 
-    static final Duration PATIENCE = Duration.ofSeconds(30);
+    static final Duration PATIENCE = Duration.ofSeconds(60);
     // Records of the past could be deleted by retention while they are read.
     static final long start = System.currentTimeMillis();
     // The one scenario that is wanted, all when null.

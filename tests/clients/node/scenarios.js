@@ -7,7 +7,7 @@ const { spawn } = require('node:child_process')
 const fs = require('node:fs')
 const path = require('node:path')
 
-const PATIENCE_MS = 30_000
+const PATIENCE_MS = 60_000
 // Records of the past could be deleted by retention while they are read.
 const START_MS = Date.now()
 const SIZES = [0, 1, 1_000_000, 20_000_000]

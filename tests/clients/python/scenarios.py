@@ -7,7 +7,7 @@ import sys
 import time
 import traceback
 
-PATIENCE = 30
+PATIENCE = 60
 # Records of the past could be deleted by retention while they are read.
 START = int(time.time() * 1000)
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]

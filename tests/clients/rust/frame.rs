@@ -16,7 +16,7 @@ use rdkafka::producer::future_producer::{Delivery, FutureRecord};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
 /// How long anything may take that should take milliseconds.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A record to send.
 #[derive(Clone, Default)]
