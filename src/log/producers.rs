@@ -78,7 +78,7 @@ impl Producer {
     };
 
     /// Oldest first.
-    fn kept(&self) -> &[KeptBatch] {
+    pub fn kept(&self) -> &[KeptBatch] {
         &self.kept[..usize::from(self.kept_len)]
     }
 
@@ -102,7 +102,7 @@ impl Producer {
         self.kept_len += 1;
     }
 
-    /// A producer as a snapshot has it: with its last batch only.
+    /// A producer as an entry of a snapshot has it: with one batch.
     pub fn from_snapshot(
         epoch: ProducerEpoch,
         coordinator_epoch: i32,
@@ -114,6 +114,15 @@ impl Producer {
             Producer { epoch, coordinator_epoch, last_timestamp, transaction_first, ..Producer::NEW };
         if let Some(last) = last {
             producer.keep(last);
+        }
+        producer
+    }
+
+    /// The same producer one entry of a snapshot later.
+    pub fn followed_by(self, next: Producer) -> Self {
+        let mut producer = Producer { kept: self.kept, kept_len: self.kept_len, ..next };
+        if let Some(last) = next.last() {
+            producer.keep(*last);
         }
         producer
     }

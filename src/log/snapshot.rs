@@ -1,9 +1,14 @@
 //! Producer snapshots: Kafka's `.snapshot` files (its message `ProducerSnapshot`, version 1).
+//!
+//! Kafka has one entry for each producer, with its last batch. Here the batches before it that are remembered have
+//! entries too, oldest first: a connection may have several produce requests in service, so several batches may be in
+//! the log whose answers never arrived, and after a restart each of them must be known when it comes again. Kafka reads
+//! such a file as its own: of a producer's entries it keeps the last.
 
 use crate::base::clock::Timestamp;
 use crate::base::{Offset, ProducerEpoch, ProducerId};
 
-use super::producers::{KeptBatch, Producer, Producers};
+use super::producers::{BATCHES_KEPT, KeptBatch, Producer, Producers};
 
 const VERSION: i16 = 1;
 
@@ -14,6 +19,9 @@ const HEAD_BYTES: usize = 10;
 const CRC_COVERS_FROM: usize = 6;
 
 const ENTRY_BYTES: usize = 46;
+
+/// Where there are more producers, only their last batches are written, as by Kafka: a shard makes the bytes.
+const PRODUCERS_WITH_EARLIER_MAX: usize = 20_000;
 
 /// A snapshot file of more is not read: two million producers.
 pub(super) const SNAPSHOT_BYTES_MAX: usize = 100 << 20;
@@ -30,24 +38,47 @@ pub(super) enum SnapshotError {
 }
 
 pub(super) fn encode(producers: &Producers) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(HEAD_BYTES + producers.len() * ENTRY_BYTES);
+    let with_earlier = producers.len() <= PRODUCERS_WITH_EARLIER_MAX;
+    let entries_max = producers.len() * if with_earlier { BATCHES_KEPT } else { 1 };
+    let mut bytes = Vec::with_capacity(HEAD_BYTES + entries_max * ENTRY_BYTES);
     bytes.extend_from_slice(&VERSION.to_be_bytes());
-    bytes.extend_from_slice(&[0; 4]);
-    bytes.extend_from_slice(&(producers.len() as i32).to_be_bytes());
+    bytes.extend_from_slice(&[0; HEAD_BYTES - 2]);
     for (id, producer) in producers.iter() {
-        let last = producer.last();
-        bytes.extend_from_slice(&id.0.to_be_bytes());
-        bytes.extend_from_slice(&producer.epoch.0.to_be_bytes());
-        bytes.extend_from_slice(&last.map_or(-1, |last| last.last_sequence).to_be_bytes());
-        bytes.extend_from_slice(&last.map_or(-1, |last| last.last_offset.0).to_be_bytes());
-        bytes.extend_from_slice(&last.map_or(0, |last| last.offset_delta).to_be_bytes());
-        bytes.extend_from_slice(&producer.last_timestamp.0.to_be_bytes());
-        bytes.extend_from_slice(&producer.coordinator_epoch.to_be_bytes());
-        bytes.extend_from_slice(&producer.transaction_first.map_or(-1, |first| first.0).to_be_bytes());
+        let earlier = match producer.kept().split_last() {
+            Some((_, earlier)) if with_earlier => earlier,
+            _ => &[],
+        };
+        for kept in earlier {
+            // Never younger than the last entry: who drops producers by age must not be left with this one.
+            let timestamp = kept.timestamp.min(producer.last_timestamp);
+            put_entry(&mut bytes, id, producer, Some(kept), timestamp, None);
+        }
+        let (last, first) = (producer.last(), producer.transaction_first);
+        put_entry(&mut bytes, id, producer, last, producer.last_timestamp, first);
     }
+    let count = (bytes.len() - HEAD_BYTES) / ENTRY_BYTES;
+    bytes[CRC_COVERS_FROM..HEAD_BYTES].copy_from_slice(&(count as i32).to_be_bytes());
     let crc = crc32c::crc32c(&bytes[CRC_COVERS_FROM..]);
     bytes[2..6].copy_from_slice(&crc.to_be_bytes());
     bytes
+}
+
+fn put_entry(
+    bytes: &mut Vec<u8>,
+    id: ProducerId,
+    producer: &Producer,
+    batch: Option<&KeptBatch>,
+    timestamp: Timestamp,
+    transaction_first: Option<Offset>,
+) {
+    bytes.extend_from_slice(&id.0.to_be_bytes());
+    bytes.extend_from_slice(&producer.epoch.0.to_be_bytes());
+    bytes.extend_from_slice(&batch.map_or(-1, |batch| batch.last_sequence).to_be_bytes());
+    bytes.extend_from_slice(&batch.map_or(-1, |batch| batch.last_offset.0).to_be_bytes());
+    bytes.extend_from_slice(&batch.map_or(0, |batch| batch.offset_delta).to_be_bytes());
+    bytes.extend_from_slice(&timestamp.0.to_be_bytes());
+    bytes.extend_from_slice(&producer.coordinator_epoch.to_be_bytes());
+    bytes.extend_from_slice(&transaction_first.map_or(-1, |first| first.0).to_be_bytes());
 }
 
 pub(super) fn decode(bytes: &[u8]) -> Result<Vec<(ProducerId, Producer)>, SnapshotError> {
@@ -63,7 +94,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Vec<(ProducerId, Producer)>, Snapsh
     if usize::try_from(count).ok().and_then(|count| count.checked_mul(ENTRY_BYTES)) != Some(reader.0.len()) {
         return Err(SnapshotError::Length);
     }
-    let mut producers = Vec::with_capacity(count as usize);
+    let mut producers: Vec<(ProducerId, Producer)> = Vec::with_capacity(count as usize);
     for _ in 0..count {
         let id = ProducerId(i64::from_be_bytes(reader.take()?));
         let epoch = ProducerEpoch(i16::from_be_bytes(reader.take()?));
@@ -76,7 +107,13 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Vec<(ProducerId, Producer)>, Snapsh
         let last =
             (last_offset.0 >= 0).then_some(KeptBatch { last_sequence, last_offset, offset_delta, timestamp });
         let open = (transaction_first >= 0).then_some(Offset(transaction_first));
-        producers.push((id, Producer::from_snapshot(epoch, coordinator_epoch, timestamp, open, last)));
+        let producer = Producer::from_snapshot(epoch, coordinator_epoch, timestamp, open, last);
+        match producers.last_mut() {
+            Some((known, before)) if *known == id && before.epoch == epoch => {
+                *before = before.followed_by(producer);
+            }
+            _ => producers.push((id, producer)),
+        }
     }
     Ok(producers)
 }
@@ -121,5 +158,44 @@ mod tests {
             assert!(decode(&damaged).is_err(), "byte {position}");
             assert!(decode(&bytes[..position]).is_err());
         }
+    }
+
+    #[test]
+    fn of_each_producer_the_last_five_batches_come_back_in_order() {
+        let mut producers = Producers::default();
+        for sequence in 0..7 {
+            for id in [4, 9] {
+                let mut head = BatchHead::empty();
+                head.set_producer(ProducerId(id), ProducerEpoch(0), sequence);
+                head.set_base_offset(Offset(i64::from(sequence) * 10 + id));
+                head.set_max_timestamp(Timestamp(90 + i64::from(sequence)));
+                head.set_attributes(Attributes::default().with_transactional(id == 9));
+                producers.apply(&head);
+            }
+        }
+        let bytes = encode(&producers);
+        assert_eq!(bytes.len(), 10 + 2 * BATCHES_KEPT * 46);
+        let back = decode(&bytes).unwrap();
+        assert_eq!(back.len(), 2);
+        for (id, producer) in &back {
+            assert!(producers.iter().any(|(known, had)| known == *id && had == producer), "{producer:?}");
+        }
+        // What Kafka makes of it: the last entry counts.
+        let last = &bytes[bytes.len() - 46..];
+        let (id, offset) = (last[7], i64::from_be_bytes(last[14..22].try_into().unwrap()));
+        assert_eq!(offset, 60 + i64::from(id));
+    }
+
+    #[test]
+    fn an_earlier_batch_is_never_younger_than_the_last() {
+        let mut producers = Producers::default();
+        for (sequence, timestamp) in [(0, 500), (1, 7)] {
+            let mut head = BatchHead::empty();
+            head.set_producer(ProducerId(1), ProducerEpoch(0), sequence);
+            head.set_max_timestamp(Timestamp(timestamp));
+            producers.apply(&head);
+        }
+        let [(_, producer)] = decode(&encode(&producers)).unwrap()[..] else { panic!("one producer") };
+        assert!(producer.kept().iter().map(|kept| kept.timestamp).eq([Timestamp(7), Timestamp(7)]));
     }
 }

@@ -69,6 +69,8 @@ enum End {
     Memory,
     #[error("the broker stops")]
     Draining,
+    #[error("closed by this broker")]
+    Closed,
     #[error("it goes over to the shard of its partitions")]
     Moved(OwnedFd),
 }
@@ -109,7 +111,8 @@ impl End {
             }
             End::Api(_) => Closed::Request,
             End::Memory => Closed::Limit,
-            End::Draining | End::Moved(_) => Closed::Stopping,
+            // Why it was closed is known better where that was done.
+            End::Draining | End::Closed | End::Moved(_) => Closed::Stopping,
         }
     }
 }
@@ -213,7 +216,9 @@ impl Connection {
             Err(end) => end,
         };
         match &end {
-            End::Peer | End::Draining | End::Moved(_) => tracing::debug!(%peer, "connection ended: {end}"),
+            End::Peer | End::Draining | End::Closed | End::Moved(_) => {
+                tracing::debug!(%peer, "connection ended: {end}");
+            }
             End::Io(_) | End::Send(SendError::Peer(_)) => tracing::debug!(%peer, "connection lost: {end}"),
             End::Send(_) => tracing::error!(%peer, "connection closed: {end}"),
             End::Frame(_) | End::Header(_) | End::Api(_) | End::Memory => {
@@ -312,7 +317,11 @@ impl Connection {
 
     async fn serve(&mut self) -> Result<std::convert::Infallible, End> {
         loop {
-            while let Some(frame) = self.next_frame()? {
+            // What is not begun when the connection is closed or the broker stops stays so: its answer would reach
+            // nobody, and of several batches in the log that were never answered the next start knows few.
+            while self.end_to_come().is_none()
+                && let Some(frame) = self.next_frame()?
+            {
                 self.serve_frame(frame).await?;
                 // A chunk holds thousands of small requests.
                 yield_if_needed().await;
@@ -324,6 +333,14 @@ impl Connection {
             self.look_where_it_leans();
             self.wait().await?;
         }
+    }
+
+    /// Why no more requests are begun, though some may have come.
+    fn end_to_come(&self) -> Option<End> {
+        if self.connections.is_draining() {
+            return Some(End::Draining);
+        }
+        self.registered.entry.closed.get().map(|_| End::Closed)
     }
 
     /// The next whole frame without its length prefix; `None` when more must be received.
@@ -574,15 +591,17 @@ impl Connection {
                 return Err(End::Moved(fd));
             }
         }
+        if let Some(end) = self.end_to_come() {
+            self.settle_all().await?;
+            self.send_answers().await?;
+            return Err(end);
+        }
         match (self.in_flight.is_empty(), self.buffer.filled().is_empty()) {
             (true, true) => self.enter(Phase::Idle),
             (true, false) => self.enter(Phase::Receiving),
             (false, _) => self.enter(Phase::Serving),
         }
         let requests_max = self.shard.config().serving_limits.connection_requests_max;
-        if self.in_flight.is_empty() && self.connections.is_draining() {
-            return Err(End::Draining);
-        }
         let received = if self.in_flight.is_empty() {
             self.reader.receive(&mut self.buffer).await?
         } else if self.in_flight.len() >= requests_max || !self.fits_in_flight(1) {

@@ -4,10 +4,16 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use kafka_protocol::messages::{ProduceResponse, ResponseHeader};
+use kafka_protocol::protocol::{Decodable as _, HeaderVersion as _};
+
 use crate::harness::batch::{Batch, read_all};
 use crate::harness::client::{Client, Send};
-use crate::harness::raw::{FETCH, Raw, fetch};
-use crate::harness::{Broker, eventually};
+use crate::harness::raw::{Answer, FETCH, PRODUCE, Raw, fetch, produce};
+use crate::harness::{Broker, PATIENCE, eventually};
+
+/// Kafka's error code.
+const OUT_OF_ORDER_SEQUENCE_NUMBER: i16 = 45;
 
 fn texts(client: &Client, topic: &str, partition: i32, count: usize) -> Vec<String> {
     client.read(topic, &[partition], count).iter().map(|got| got.text()).collect()
@@ -184,7 +190,96 @@ fn a_sequence_is_remembered_over_a_restart_and_a_kill() {
     broker.start_again(2);
     assert_eq!(send(&broker, 2), (0, 2), "a repeated batch gets its first answer");
     assert_eq!(send(&broker, 4), (0, 4));
-    assert_eq!(send(&broker, 9).0, 45);
+    assert_eq!(send(&broker, 9).0, OUT_OF_ORDER_SEQUENCE_NUMBER);
+}
+
+#[test]
+fn the_last_five_batches_of_a_producer_are_remembered_over_a_restart_and_a_kill() {
+    // Kafka serves one request of a connection at a time: it remembers one batch over a clean stop.
+    if Broker::is_kafka() {
+        return;
+    }
+    let mut broker = Broker::start();
+    let client = Client::of(&broker);
+    client.create_topic("five", 1, &[]);
+    let send = |broker: &Broker, sequence: i32| {
+        let batch = Batch::now(&["a", "b"]).with_producer(3_000_000, 0, sequence).encode();
+        let response = Raw::connect(broker).produce("five", 0, -1, batch);
+        (response.error_code, response.base_offset)
+    };
+    for sequence in (0..12).step_by(2) {
+        assert_eq!(send(&broker, sequence), (0, i64::from(sequence)));
+    }
+    for round in 0..3 {
+        if round == 1 {
+            broker.kill();
+        } else {
+            broker.terminate();
+        }
+        broker.start_again(2);
+        for sequence in (2..12).step_by(2) {
+            assert_eq!(send(&broker, sequence), (0, i64::from(sequence)), "the first answer, round {round}");
+        }
+        assert_eq!(send(&broker, 0).0, OUT_OF_ORDER_SEQUENCE_NUMBER);
+    }
+    assert_eq!(send(&broker, 12), (0, 12));
+}
+
+#[test]
+fn a_broker_that_stops_has_answered_what_it_has_appended() {
+    const PARTITIONS: i32 = 16;
+    // Kafka may leave one request of a connection unanswered.
+    if Broker::is_kafka() {
+        return;
+    }
+    let mut broker = Broker::start();
+    let client = Client::of(&broker);
+    client.create_topic("answered", PARTITIONS, &[]);
+    let mut next = [0; PARTITIONS as usize];
+    for round in 0..6 {
+        let address = broker.bootstrap().to_owned();
+        std::thread::scope(|scope| {
+            let writers: Vec<_> = next
+                .iter_mut()
+                .zip(0..)
+                .map(|(next, partition)| {
+                    let address = &address;
+                    scope.spawn(move || *next = pipeline_until_closed(address, partition, *next))
+                })
+                .collect();
+            std::thread::sleep(Duration::from_millis(300 + 7 * round));
+            broker.terminate();
+            writers.into_iter().for_each(|writer| writer.join().expect("the writer ends by itself"));
+        });
+        broker.start_again(2);
+        let ends = client.all_offsets("answered", PARTITIONS).into_iter().map(|(_, end)| end);
+        assert!(ends.eq(next.iter().map(|next| i64::from(*next))), "round {round}: answered up to {next:?}");
+    }
+    assert!(next.iter().all(|next| *next > 6), "the load was none: {next:?}");
+}
+
+/// An idempotent producer with five requests in flight: what comes after the last record that was answered.
+fn pipeline_until_closed(address: &str, partition: i32, from: i32) -> i32 {
+    const IN_FLIGHT: i32 = 5;
+    let mut raw = Raw::connect_to(address);
+    let (mut sent, mut answered) = (from, from);
+    loop {
+        while sent < answered + IN_FLIGHT {
+            let batch = Batch::now(&["x"]).with_producer(4_000_000 + i64::from(partition), 0, sent);
+            raw.send(PRODUCE, &produce("answered", partition, -1, batch.encode()));
+            sent += 1;
+        }
+        let mut frame = match raw.answer(PATIENCE) {
+            Answer::Frame(frame) => frame,
+            Answer::Closed => return answered,
+            Answer::Silence => panic!("neither an answer nor the end"),
+        };
+        ResponseHeader::decode(&mut frame, ProduceResponse::header_version(PRODUCE)).expect("a header");
+        let response = ProduceResponse::decode(&mut frame, PRODUCE).expect("a response");
+        let appended = &response.responses[0].partition_responses[0];
+        assert_eq!((appended.error_code, appended.base_offset), (0, i64::from(answered)));
+        answered += 1;
+    }
 }
 
 #[test]
