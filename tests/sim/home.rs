@@ -59,10 +59,6 @@ impl Site {
         Ok(site)
     }
 
-    pub fn config(&self) -> &LogConfig {
-        &self.home.config
-    }
-
     pub fn now(&self) -> Now {
         Now { monotonic: Monotonic::from_millis(self.time as u64), wall: Timestamp(self.time) }
     }
