@@ -6,7 +6,7 @@ use crate::base::clock::Timestamp;
 use crate::base::{ProducerEpoch, ProducerId};
 use crate::io::mem::{Fault as DiskFault, MemFiles, Operation};
 use crate::io::{FileHandle, OpenMode};
-use crate::wire::record::{BatchBuilder, Compression};
+use crate::wire::record::{BatchBuilder, Compression, EndTxnMarker};
 use rustix::io::Errno;
 
 fn sticky(files: &MemFiles, operation: Operation, after: u64, error: Errno) {
@@ -267,6 +267,63 @@ fn an_index_that_is_shorter_than_it_was_is_damaged_and_no_fault_of_the_disk() {
     assert_eq!(log.counts().indexes_damaged, 1);
     settle(&mut log);
     assert_eq!(bench.files().read_small(&dir.join(index), 1 << 20).unwrap(), before, "built anew");
+}
+
+#[test]
+fn an_index_that_has_become_short_hides_no_aborted_transaction() {
+    let bench = Bench::new(config(1500));
+    let mut log = bench.open(Offset::ZERO, false);
+    let (id, epoch) = (ProducerId(5), ProducerEpoch(0));
+    let mut builder =
+        BatchBuilder::new(Offset::ZERO, Compression::NONE).with_producer(id, epoch, 0).with_transactional();
+    builder.append(Timestamp(1), None, Some(b"aborted"), &[]);
+    let marker = EndTxnMarker { commit: false, coordinator_epoch: 1 }.to_batch(id, epoch, Timestamp(1));
+    for bytes in [builder.finish().unwrap(), marker] {
+        let mut batches = [Batch::from_bytes(&bytes).unwrap()];
+        assert!(log.append(&mut batches, EPOCH, Origin::Coordinator, at(0))[0].is_ok());
+    }
+    for _ in 0..40 {
+        append(&mut log, vec![batch(3, 10)]);
+        settle(&mut log);
+    }
+    log.close(at(0)).unwrap();
+    let mut log = bench.open(log.recovery_point(), true);
+    settle(&mut log);
+    let index = log.dir().join("00000000000000000000.index");
+    bench.files().open(&index, OpenMode::Write).unwrap().truncate(4).unwrap();
+    let request = ReadRequest {
+        offset: Offset(0),
+        bytes_max: 100,
+        upper_bound: log.log_end(),
+        whole_first_batch: true,
+        with_aborted: true,
+    };
+    let mut read = log.read(request).unwrap();
+    let plan = loop {
+        match read {
+            Read::Plan(plan) => break plan,
+            Read::NeedsDisk(job) => read = log.finish_read(job.run()).unwrap(),
+        }
+    };
+    assert_eq!(plan.aborted.unwrap().len(), 1);
+}
+
+#[test]
+fn epochs_and_snapshots_that_are_too_long_are_damaged_and_no_fault_of_the_disk() {
+    let bench = Bench::new(config(1 << 20));
+    let mut log = bench.open(Offset::ZERO, false);
+    append(&mut log, vec![batch(3, 10)]);
+    log.close(at(0)).unwrap();
+    let (dir, end) = (log.dir().to_path_buf(), log.log_end());
+    let grow = |name: &str, length: usize| {
+        let file = bench.files().open(&dir.join(name), OpenMode::Write).unwrap();
+        file.write_all_at(&mut [std::io::IoSlice::new(b"x")], length as u64).unwrap();
+    };
+    grow(checkpoint::EPOCHS_FILE, checkpoint::EPOCHS_BYTES_MAX);
+    grow("00000000000000000003.snapshot", snapshot::SNAPSHOT_BYTES_MAX);
+    let mut log = bench.open(end, true);
+    assert_eq!((log.log_end(), log.epoch_of(Offset(2))), (end, Some(EPOCH)));
+    assert_eq!(fetch(&mut log, 0, 1000, 3), [0, 1, 2]);
 }
 
 #[test]

@@ -652,7 +652,11 @@ fn the_youngest_record_that_is_left_is_looked_for_once() {
     assert_eq!(look(&mut log), (Some((402, 14)), true));
     assert_eq!(look(&mut log), (Some((402, 14)), false));
     log.truncate_to(Offset(12), at(0)).unwrap();
-    assert_eq!(look(&mut log), (Some((302, 5)), true), "it was truncated");
+    // As long again as it was, and longer.
+    append(&mut log, vec![batch(9, 350)]);
+    assert_eq!(look(&mut log), (Some((358, 20)), true), "it was truncated");
+    log.truncate_to(Offset(12), at(0)).unwrap();
+    assert_eq!(look(&mut log), (Some((302, 5)), true), "that, too");
     log.advance_log_start(Offset(6)).unwrap();
     assert_eq!(look(&mut log), (Some((202, 11)), true), "it was deleted");
     log.advance_log_start(Offset(12)).unwrap();

@@ -212,7 +212,61 @@ fn file_error(range: &FileRange<OsFiles>) -> impl FnOnce(std::io::Error) -> Send
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::base::clock::Timestamp;
+    use crate::base::{LeaderEpoch, Offset, PartitionIndex, TopicPartition};
+    use crate::log::{Batch, Gaps, Log, LogContext, OpenOptions, Origin, Read, ReadRequest};
+    use crate::wire::record::{BatchBuilder, Compression};
+
+    /// A log in `dir` with a batch of 16 MiB that is on the disk, and the range of a fetch of it.
+    fn range_of_a_long_batch(dir: &std::path::Path) -> FileRange<OsFiles> {
+        let now = clock::now();
+        let options = OpenOptions {
+            dir: dir.join("t-0"),
+            topic_partition: TopicPartition::new("t", PartitionIndex(0)),
+            config: Arc::default(),
+            recovery_point: Offset::ZERO,
+            log_start: Offset::ZERO,
+            cleaned: None,
+            gaps: Gaps::BelowRecoveryPoint,
+            clean: false,
+        };
+        let mut log = Log::open(&Arc::new(LogContext::new(OsFiles)), options, now).unwrap();
+        let mut builder = BatchBuilder::new(Offset::ZERO, Compression::NONE);
+        builder.append(Timestamp(1), None, Some(&vec![1; 16 << 20]), &[]);
+        let mut batches = [Batch::from_bytes(&builder.finish().unwrap()).unwrap()];
+        assert!(log.append(&mut batches, LeaderEpoch(0), Origin::Coordinator, now)[0].is_ok());
+        let flushed = log.flush_job().unwrap().run();
+        log.finish_flush(flushed, now).unwrap();
+        let request = ReadRequest {
+            offset: Offset::ZERO,
+            bytes_max: 1,
+            upper_bound: log.log_end(),
+            whole_first_batch: true,
+            with_aborted: false,
+        };
+        let Read::Plan(plan) = log.read(request).unwrap() else { panic!("it has just been appended") };
+        plan.range.unwrap()
+    }
+
+    #[test]
+    fn a_hole_between_the_ends_of_a_range_is_seen_except_at_the_tail() {
+        // Not in a tmpfs, whose pages cannot be dropped.
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let at_tail = range_of_a_long_batch(dir.path());
+        assert!(at_tail.at_tail);
+        let old = FileRange { at_tail: false, ..at_tail.clone() };
+        let is_there = |range| in_page_cache(range, 0, u64::from(at_tail.length)).unwrap();
+        assert!(is_there(&at_tail) && is_there(&old));
+        // Some MiB: the kernel drops whole folios.
+        cached::forget(&old.file.as_fd(), 4 << 20, 8 << 20);
+        assert!(is_there(&at_tail), "its ends are");
+        assert!(!is_there(&old));
+        cached::warm(&old.file.as_fd(), 4 << 20, 8 << 20).unwrap();
+        assert!(is_there(&old));
+    }
 
     #[test]
     fn of_ranges_that_are_read_no_more_is_held_than_waits_for_one_send() {

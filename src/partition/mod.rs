@@ -10,6 +10,8 @@
 mod append;
 mod read;
 mod slots;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 use std::sync::Arc;

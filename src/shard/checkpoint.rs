@@ -547,6 +547,16 @@ mod tests {
     }
 
     #[test]
+    fn a_replica_that_went_offline_while_its_copy_took_its_place_leaves_no_line() {
+        let checkpoints = Checkpoints::new(2, []);
+        let (replica, copy) = (Told::default(), Told::default());
+        replica.tell(&checkpoints, &name(), 0, offsets(8, 0));
+        copy.tell(&checkpoints, &name(), 1, offsets(3, 0));
+        replica.moved(&checkpoints, &name(), 0, (&copy, 1), None);
+        assert_eq!(lines(&checkpoints), [None, None]);
+    }
+
+    #[test]
     fn a_file_that_could_not_be_written_is_written_the_next_time() {
         let files = MemFiles::new(1);
         let (dir, _) = open(&files);

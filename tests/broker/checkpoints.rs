@@ -116,6 +116,33 @@ fn partitions_that_no_topic_has_keep_their_lines_until_the_metadata_is_back() {
     assert_eq!(client.offsets("cut", 0), (5, 10));
 }
 
+/// Recovery takes a gap above that for a loss.
+#[test]
+fn nothing_is_compacted_above_the_recovery_point_that_is_saved() {
+    if Broker::is_kafka() {
+        return;
+    }
+    let broker = Broker::with(2, &[RARELY, &[("log.cleaner.backoff.ms", "100")]].concat());
+    let client = Client::of(&broker);
+    let compacted =
+        [("cleanup.policy", "compact"), ("segment.bytes", "1048576"), ("min.cleanable.dirty.ratio", "0.01")];
+    client.create_topic("table", 1, &compacted);
+    let records: Vec<Send> =
+        (0..RECORDS).map(|n| Send::value(vec![b'v'; VALUE_BYTES]).key(format!("k{}", n % 4)).to(0)).collect();
+    client.send(&client.producer(&[]), "table", &records);
+    let dir = broker.data().join("table-0");
+    let cleaned = eventually("little is left of all but the active segment", || {
+        let bases = segments(&dir);
+        (bases.len() <= 3).then(|| bases[1])
+    });
+    let saved = recovery_points(&broker, "table");
+    let saved: Vec<i64> = saved
+        .iter()
+        .filter_map(|line| line.strip_prefix("table 0 ").and_then(|at| at.parse().ok()))
+        .collect();
+    assert!(matches!(saved[..], [saved] if saved >= cleaned), "{saved:?} is saved, {cleaned} is cleaned");
+}
+
 #[test]
 fn the_lines_of_a_partition_that_is_put_aside_go() {
     if Broker::is_kafka() {

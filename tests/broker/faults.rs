@@ -475,6 +475,27 @@ fn partitions_that_no_topic_has_are_put_aside_and_removed_in_time() {
 }
 
 #[test]
+fn a_new_topic_has_nothing_of_a_directory_that_lies_under_its_name() {
+    if Broker::is_kafka() {
+        return;
+    }
+    let broker = Broker::with(2, &[]);
+    let client = Client::of(&broker);
+    client.create_topic("old", 1, &[]);
+    client.send(&client.producer(&[]), "old", &[Send::value("theirs").to(0), Send::value("too").to(0)]);
+    let data = broker.data();
+    let copied = Command::new("cp").arg("-a").args([&data.join("old-0"), &data.join("new-0")]).status();
+    assert!(copied.expect("cp").success());
+    client.create_topic("new", 1, &[]);
+    client.send(&client.producer(&[]), "new", &[Send::value("ours").to(0)]);
+    assert_eq!(client.offsets("new", 0), (0, 1));
+    assert_eq!(client.read("new", &[0], 1)[0].value.as_deref(), Some(&b"ours"[..]));
+    let names = std::fs::read_dir(&data).expect("the directory").flatten();
+    let strays = names.filter(|entry| entry.file_name().to_string_lossy().ends_with("-stray"));
+    assert_eq!(strays.count(), 1, "whoever misses it finds it there");
+}
+
+#[test]
 fn beside_the_metadata_of_a_kafka_node_partitions_that_no_topic_has_are_left_alone() {
     if Broker::is_kafka() {
         return;

@@ -108,6 +108,22 @@ fn a_fetch_waits_for_its_minimum_of_bytes() {
 }
 
 #[test]
+fn what_lies_in_the_next_segment_is_not_waited_for() {
+    let broker = Broker::start();
+    Client::of(&broker).create_topic("rolled", 1, &[("segment.bytes", "1048576")]);
+    let mut raw = Raw::connect(&broker);
+    // Ten of them fill a segment.
+    let batch = Batch::now(&["x".repeat(100_000).as_str()]).encode();
+    for _ in 0..15 {
+        assert_eq!(raw.produce("rolled", 0, -1, batch.clone()).error_code, 0);
+    }
+    let start = Instant::now();
+    let request = fetch("rolled", &[(0, 9)]).with_max_wait_ms(20_000).with_min_bytes(3 * batch.len() as i32);
+    assert!(bytes_in(&raw.call(FETCH, &request)) >= batch.len());
+    assert!(start.elapsed() < Duration::from_secs(10), "its wait was waited out");
+}
+
+#[test]
 fn a_batch_that_does_not_fit_behind_another_partitions_is_left_out() {
     for shards in shard_counts([1, 2, 3, 8]) {
         let broker = Broker::with(shards, &[]);

@@ -15,6 +15,8 @@ mod transactions;
 mod work;
 
 #[cfg(test)]
+mod exchange_tests;
+#[cfg(test)]
 mod tests;
 
 use std::path::PathBuf;

@@ -14,15 +14,15 @@ use crate::io::mem::{Crash, Fault, MemFiles};
 use crate::io::{DirEntry, FileHandle, OpenMode};
 use crate::wire::record::{BatchBuilder, BatchHead, BatchView, Batches, Codec, Compression, EndTxnMarker};
 
-const DIR: &str = "/t-0";
+pub(super) const DIR: &str = "/t-0";
 const RETENTION_MS: i64 = 1000;
-const SETTINGS: CleanSettings =
+pub(super) const SETTINGS: CleanSettings =
     CleanSettings { map_bytes: 1 << 20, load_factor: 0.9, buffer_bytes: 4096, slice_bytes: 700 };
 
 /// Offset → key, value.
-type Records = BTreeMap<i64, (Option<String>, Option<String>)>;
+pub(super) type Records = BTreeMap<i64, (Option<String>, Option<String>)>;
 
-fn config() -> LogConfig {
+pub(super) fn config() -> LogConfig {
     LogConfig {
         segment_bytes: 600,
         index_interval_bytes: 100,
@@ -34,28 +34,28 @@ fn config() -> LogConfig {
     }
 }
 
-struct Bench {
-    context: Arc<LogContext<MemFiles>>,
+pub(super) struct Bench {
+    pub context: Arc<LogContext<MemFiles>>,
     config: Arc<LogConfig>,
     log: Option<Log<MemFiles>>,
-    time: i64,
+    pub time: i64,
     /// Reads everything after each exchange.
     checks: bool,
 }
 
 impl Bench {
-    fn new(config: LogConfig) -> Self {
+    pub fn new(config: LogConfig) -> Self {
         let context = Arc::new(LogContext::new(MemFiles::new(7)));
         let mut bench = Self { context, config: Arc::new(config), log: None, time: 10_000, checks: true };
         bench.open(Offset::ZERO, None, false);
         bench
     }
 
-    fn now(&self) -> Now {
+    pub fn now(&self) -> Now {
         Now { monotonic: Monotonic::from_millis(self.time as u64), wall: Timestamp(self.time) }
     }
 
-    fn open(&mut self, recovery_point: Offset, cleaned: Option<Offset>, clean: bool) {
+    pub fn open(&mut self, recovery_point: Offset, cleaned: Option<Offset>, clean: bool) {
         self.log = None;
         let options = OpenOptions {
             dir: DIR.into(),
@@ -71,11 +71,11 @@ impl Bench {
         self.settle().unwrap();
     }
 
-    fn log(&mut self) -> &mut Log<MemFiles> {
+    pub fn log(&mut self) -> &mut Log<MemFiles> {
         self.log.as_mut().unwrap()
     }
 
-    fn settle(&mut self) -> Result<(), LogError> {
+    pub fn settle(&mut self) -> Result<(), LogError> {
         let now = self.now();
         while let Some(job) = self.log().next_job(now) {
             self.log().finish(job.run(), now)?;
@@ -83,7 +83,7 @@ impl Bench {
         Ok(())
     }
 
-    fn append(&mut self, builder: BatchBuilder) {
+    pub fn append(&mut self, builder: BatchBuilder) {
         self.append_bytes(&builder.finish().unwrap());
     }
 
@@ -96,7 +96,7 @@ impl Bench {
     }
 
     /// One batch; `None` is a tombstone.
-    fn put(&mut self, records: &[(&str, Option<&str>)]) {
+    pub fn put(&mut self, records: &[(&str, Option<&str>)]) {
         let builder = self.batch(Codec::None, records);
         self.append(builder);
     }
@@ -111,7 +111,7 @@ impl Bench {
     }
 
     /// Fills up the active segment, so that all before it can be cleaned.
-    fn roll(&mut self) {
+    pub fn roll(&mut self) {
         let before = self.log().segment_count();
         while self.log().segment_count() == before {
             let value = "x".repeat(200);
@@ -121,7 +121,7 @@ impl Bench {
         self.settle().unwrap();
     }
 
-    fn clean(&mut self) -> Result<(), CleanError> {
+    pub fn clean(&mut self) -> Result<(), CleanError> {
         self.clean_with(SETTINGS)
     }
 
@@ -195,7 +195,7 @@ impl Bench {
         bytes
     }
 
-    fn records(&mut self) -> Records {
+    pub fn records(&mut self) -> Records {
         let mut records = Records::new();
         for bytes in self.batches() {
             let view = BatchView::parse(&bytes).unwrap();
@@ -213,7 +213,7 @@ impl Bench {
     }
 
     /// From every offset a fetch finds the batch that holds it, or the next one.
-    fn check_readable(&mut self) {
+    pub fn check_readable(&mut self) {
         let heads = self.heads();
         let mut at = 0;
         for offset in self.log().log_start().0..self.log().log_end().0 {
@@ -226,7 +226,7 @@ impl Bench {
         }
     }
 
-    fn names(&self) -> Vec<String> {
+    pub fn names(&self) -> Vec<String> {
         let entries = self.context.files.list(Path::new(DIR)).unwrap();
         entries.into_iter().map(|entry: DirEntry| entry.name).collect()
     }
@@ -481,91 +481,6 @@ fn markers_stay_until_their_data_is_gone_and_the_horizon_is_over() {
 fn aborted_rows(bench: &Bench, base: Offset) -> u64 {
     let path = names::file(Path::new(DIR), base, names::FileKind::TransactionIndex);
     bench.context.files.open(&path, OpenMode::Read).map_or(0, |file| file.len().unwrap() / 34)
-}
-
-#[test]
-fn readers_with_open_ranges_go_on_and_late_plans_are_made_again() {
-    let mut bench = Bench::new(config());
-    for number in 0..20 {
-        bench.put(&[("a", Some(&format!("{number}"))), (&format!("{number}"), Some("v"))]);
-    }
-    bench.roll();
-    let end = bench.log().log_end();
-    let request = ReadRequest {
-        offset: Offset(0),
-        bytes_max: 1 << 20,
-        upper_bound: end,
-        whole_first_batch: true,
-        with_aborted: false,
-    };
-    let Read::Plan(ReadPlan { range: Some(range), .. }) = bench.log().read(request).unwrap() else {
-        panic!("the segment is open");
-    };
-    let mut before = vec![0; range.length as usize];
-    range.file.read_at(&mut before, range.position).unwrap();
-    bench.log().release_files();
-    let Read::NeedsDisk(late) = bench.log().read(request).unwrap() else { panic!("it was closed") };
-    let time = match bench.log().offset_for(TimestampTarget::FirstAtOrAfter(Timestamp(1))) {
-        OffsetLookup::NeedsDisk(job) => job.layout(),
-        OffsetLookup::Ready(_) => panic!("a record has the time"),
-    };
-    bench.clean().unwrap();
-    let mut after = vec![0; range.length as usize];
-    range.file.read_at(&mut after, range.position).unwrap();
-    assert_eq!(before, after);
-    assert!(!bench.log().is_current(time));
-    let mut read = bench.log().finish_read(late.run()).unwrap();
-    let plan = loop {
-        match read {
-            Read::Plan(plan) => break plan,
-            Read::NeedsDisk(job) => read = bench.log().finish_read(job.run()).unwrap(),
-        }
-    };
-    let range = plan.range.unwrap();
-    let mut bytes = vec![0; range.length as usize];
-    range.file.read_at(&mut bytes, range.position).unwrap();
-    assert!(Batches::new(&bytes).all(|batch| batch.is_ok_and(|batch| batch.check_crc().is_ok())));
-}
-
-#[test]
-fn truncation_retention_and_a_new_policy_make_the_output_void() {
-    type Change = fn(&mut Bench);
-    let changes: [Change; 3] = [
-        |bench| {
-            let now = bench.now();
-            bench.log().truncate_to(Offset(3), now).unwrap();
-        },
-        |bench| {
-            let (now, end) = (bench.now(), bench.log().log_end());
-            let start = bench.log().segments[1].base;
-            bench.log().advance_log_start(start).unwrap();
-            bench.log().enforce_retention(end, now);
-        },
-        |bench| bench.log().set_config(Arc::new(LogConfig::default())),
-    ];
-    for change in changes {
-        let mut bench = Bench::new(config());
-        for number in 0..30 {
-            bench.put(&[("a", Some(&format!("{number}")))]);
-        }
-        bench.roll();
-        let (now, end) = (bench.now(), bench.log().log_end());
-        let mut clean = bench.log().start_clean(end, SETTINGS, now).unwrap();
-        let cleaned = loop {
-            clean = match clean.run() {
-                CleanStep::More(clean) => clean,
-                CleanStep::Group(_, cleaned) => break cleaned,
-                CleanStep::Done { .. } | CleanStep::Failed(_) => panic!("a group comes first"),
-            };
-        };
-        change(&mut bench);
-        let before = bench.records();
-        let Err(cleaned) = bench.log().exchange(cleaned) else { panic!("the log has changed") };
-        cleaned.discard().unwrap();
-        bench.settle().unwrap();
-        assert_eq!(bench.records(), before);
-        assert!(!bench.names().iter().any(|name| name.ends_with(".cleaned")));
-    }
 }
 
 #[test]
