@@ -11,6 +11,7 @@ pub mod chunk;
 pub mod cpu;
 mod journal;
 pub mod limits;
+pub mod lock;
 pub mod mem;
 pub mod net;
 pub mod os;

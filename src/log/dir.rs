@@ -6,7 +6,6 @@
 //! `partition.metadata` in each partition.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -15,6 +14,7 @@ use std::str::FromStr;
 use crate::base::clock::Timestamp;
 use crate::base::{BrokerEpoch, BrokerId, Offset, TopicId, TopicPartition};
 use crate::io::Files;
+use crate::io::lock::FileLock;
 
 use super::checkpoint;
 use super::error::Context;
@@ -35,7 +35,7 @@ const PROPERTIES_BYTES_MAX: usize = 64 << 10;
 pub enum DirError {
     #[error(transparent)]
     Log(#[from] LogError),
-    #[error("{} is in use by another broker", path.display())]
+    #[error("{} is in use by another broker, of kuring or Apache Kafka", path.display())]
     Locked { path: PathBuf },
     #[error("{}: {problem}", path.display())]
     Properties { path: PathBuf, problem: String },
@@ -151,10 +151,10 @@ pub struct LogDir<F: Files> {
     meta: MetaProperties,
 }
 
-/// Keeps other brokers out of a directory as long as it lives.
+/// Keeps other brokers, Apache Kafka's too, out of a directory as long as it lives.
 #[derive(Debug)]
 pub struct DirLock {
-    _file: File,
+    _lock: FileLock,
 }
 
 impl DirLock {
@@ -162,14 +162,9 @@ impl DirLock {
     pub fn acquire(path: &Path) -> Result<DirLock, DirError> {
         std::fs::create_dir_all(path).context("create", path)?;
         let lock = path.join(LOCK_FILE);
-        let file =
-            File::options().create(true).truncate(false).write(true).open(&lock).context("open", &lock)?;
-        match file.try_lock() {
-            Ok(()) => Ok(DirLock { _file: file }),
-            Err(std::fs::TryLockError::WouldBlock) => Err(DirError::Locked { path: path.to_path_buf() }),
-            Err(std::fs::TryLockError::Error(source)) => {
-                Err(LogError { what: "lock", path: lock, source }.into())
-            }
+        match FileLock::try_take(&lock).context("lock", &lock)? {
+            Some(lock) => Ok(DirLock { _lock: lock }),
+            None => Err(DirError::Locked { path: path.to_path_buf() }),
         }
     }
 }

@@ -26,6 +26,8 @@ pub(super) struct Opened {
     pub(super) partitions: usize,
     /// Left over from topics deleted before the last stop.
     pub(super) deleted: Vec<(usize, PathBuf)>,
+    /// Of the metadata log's directory, where it is none of the others.
+    _metadata_lock: Option<DirLock>,
 }
 
 /// A directory that is ours and says whose it is.
@@ -42,6 +44,10 @@ pub(super) fn open(config: &BrokerConfig) -> Result<Opened, StartError> {
         .map_err(|error| StartError::Io { what: "file threads", error })?;
     let mut never_opened = Vec::new();
     let locked = lock_all(config, &mut never_opened)?;
+    let metadata_lock = match is_log_dir(&config.metadata_log_dir, config) {
+        true => None,
+        false => Some(DirLock::acquire(&config.metadata_log_dir)?),
+    };
     let cluster_id = cluster_id(&locked)?;
     let shared = Shared {
         cluster_id: &cluster_id,
@@ -90,7 +96,15 @@ pub(super) fn open(config: &BrokerConfig) -> Result<Opened, StartError> {
     futures.sort_by_key(|entry: &StartEntry| entry.found.moved.is_none());
     let found = (start_list, StartList::new(futures));
     let directories = Directories::new(list, never_opened, metadata, threads, found, stop);
-    Ok(Opened { directories: Arc::new(directories), cluster_id, partitions, deleted })
+    let directories = Arc::new(directories);
+    Ok(Opened { directories, cluster_id, partitions, deleted, _metadata_lock: metadata_lock })
+}
+
+/// Whether it is one of `log.dirs`, by whatever path.
+fn is_log_dir(path: &Path, config: &BrokerConfig) -> bool {
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+    let wanted = real(path);
+    config.log_dirs.iter().any(|dir| real(dir) == wanted)
 }
 
 fn lock_all(config: &BrokerConfig, never_opened: &mut Vec<PathBuf>) -> Result<Vec<Locked>, StartError> {
