@@ -1,20 +1,27 @@
 //! Apache Kafka's own metadata log (`__cluster_metadata`, KIP-500): reads its records and tells in ours what kuring has
 //! the like of, so that a stopped Kafka node's directories can be taken over.
 //!
-//! No IO: the batches come in as bytes. A kind of record that is not known is an error unless it says nothing that
-//! kuring keeps: the state must not be guessed.
+//! No IO: the files come in as bytes. A kind of record that is not known is an error unless it says nothing that
+//! kuring keeps, and so is a record that contradicts those before it: the state must not be guessed.
 
-use std::collections::BTreeMap;
+#[path = "kafka_file.rs"]
+mod file;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use uuid::Uuid;
 
+use self::file::{Step, Walk, controls};
 use super::image::{ConfigResource, PartitionImage};
+use super::names::check_topic_name;
 use super::record::Record;
 use crate::base::{BrokerId, LeaderEpoch, Offset, PartitionIndex, ProducerId, TopicId, TopicName};
-use crate::config::Scope;
+use crate::config::{Scope, Settings};
 use crate::wire::read::{DecodeError, Reader};
-use crate::wire::record::{BatchError, BatchView, Batches, ReadError};
+use crate::wire::record::{BatchView, ControlType, ReadError};
+
+pub use self::file::SegmentEnd;
 
 /// What one batch may take after decompression: Kafka's writers compress none.
 const DECOMPRESSED_BYTES_MAX: usize = 64 << 20;
@@ -22,12 +29,16 @@ const DECOMPRESSED_BYTES_MAX: usize = 64 << 20;
 const FRAME_VERSION: u32 = 1;
 /// `PartitionChangeRecord`'s leader when it does not change.
 const LEADER_UNCHANGED: i32 = -2;
+/// A partition's leader when it has none.
+const NO_LEADER: i32 = -1;
+/// The metadata log's own topic: never one of a client's.
+const METADATA_TOPIC: &str = "__cluster_metadata";
 
 #[derive(Debug, thiserror::Error)]
 pub enum KafkaMetadataError {
-    #[error("Kafka's metadata log: {0}")]
-    Batch(#[from] BatchError),
-    #[error("Kafka's metadata log, offset {offset}: {what}")]
+    #[error("offset {offset} is due at byte {position}: {what}")]
+    Damaged { offset: Offset, position: u64, what: String },
+    #[error("the record of offset {offset}: {what}")]
     Record { offset: Offset, what: String },
     #[error("partition {0} has replicas on other brokers: kuring takes over a cluster of one node")]
     OtherReplicas(String),
@@ -39,6 +50,7 @@ pub enum KafkaMetadataError {
 #[derive(Default)]
 pub struct KafkaMetadata {
     topics: BTreeMap<TopicId, Topic>,
+    names: BTreeSet<TopicName>,
     configs: BTreeMap<ConfigResource, BTreeMap<String, String>>,
     next_producer_id: ProducerId,
     /// The records of a metadata transaction (KIP-868), until it ends.
@@ -60,24 +72,67 @@ struct Entry {
 }
 
 impl KafkaMetadata {
-    /// Applies a snapshot or a segment of the log, from `from` on: what lies before is in a snapshot.
-    pub fn apply(&mut self, bytes: &[u8], from: Offset) -> Result<(), KafkaMetadataError> {
-        for batch in Batches::new(bytes) {
-            let batch = match batch {
-                Ok(batch) => batch,
-                // A preallocated segment ends in zeros, a crashed one in the middle of a batch.
-                Err(BatchError::Length { length: 0 } | BatchError::Incomplete { .. }) => break,
-                Err(error) => return Err(error.into()),
+    /// Reads a snapshot, which must be whole: header, state, footer and nothing behind.
+    pub fn of_snapshot(bytes: &[u8]) -> Result<Self, KafkaMetadataError> {
+        let mut metadata = Self::default();
+        let mut walk = Walk::new(bytes, Offset::ZERO);
+        let (mut is_begun, mut is_ended) = (false, false);
+        loop {
+            let batch = match walk.step()? {
+                Step::End if is_ended && metadata.transaction.is_none() => return Ok(metadata),
+                Step::End => return Err(walk.damaged("the snapshot has no footer")),
+                Step::Unreadable(what) => return Err(walk.damaged(what)),
+                Step::Batch(_) if is_ended => {
+                    return Err(walk.damaged("something follows the snapshot's footer"));
+                }
+                Step::Batch(batch) => batch,
             };
-            batch.check_crc()?;
-            self.batch(&batch, from)?;
+            if batch.head().attributes().is_control() {
+                let kinds = controls(&batch).map_err(|what| walk.damaged(what))?;
+                is_begun |= kinds.first() == Some(&ControlType::SnapshotHeader);
+                is_ended = kinds.last() == Some(&ControlType::SnapshotFooter);
+            }
+            if !is_begun {
+                return Err(walk.damaged("the snapshot has no header"));
+            }
+            metadata.batch(&batch, Offset::ZERO)?;
         }
-        Ok(())
+    }
+
+    /// Applies a segment of the log, from `from` on: what lies before is in a snapshot. Every offset from the
+    /// segment's `first` on must be there; the last of the log's segments may end in what a crash left of a batch.
+    pub fn segment(
+        &mut self,
+        bytes: &[u8],
+        first: Offset,
+        from: Offset,
+        is_last: bool,
+    ) -> Result<SegmentEnd, KafkaMetadataError> {
+        let mut walk = Walk::new(bytes, first);
+        loop {
+            match walk.step()? {
+                Step::Batch(batch) => self.batch(&batch, from)?,
+                Step::End => return Ok(SegmentEnd { next: walk.next_offset(), torn: None }),
+                Step::Unreadable(what) if !is_last => return Err(walk.damaged(what)),
+                Step::Unreadable(what) if walk.has_batches_behind() => {
+                    return Err(walk.damaged(format!("{what}; sound batches follow")));
+                }
+                Step::Unreadable(_) => {
+                    return Ok(SegmentEnd { next: walk.next_offset(), torn: Some(walk.position()) });
+                }
+            }
+        }
     }
 
     /// What the log holds that kuring has nothing like, and how often.
-    pub fn left_out(&self) -> &BTreeMap<String, u64> {
-        &self.left_out
+    pub fn left_out(&self) -> BTreeMap<String, u64> {
+        let mut left_out = self.left_out.clone();
+        let orphans = self.configs.iter().filter(|(resource, _)| !self.has(resource));
+        let count: usize = orphans.map(|(_, overrides)| overrides.len()).sum();
+        if count > 0 {
+            left_out.insert("configs of topics that are not there".to_owned(), count as u64);
+        }
+        left_out
     }
 
     pub fn topic_count(&self) -> usize {
@@ -87,6 +142,8 @@ impl KafkaMetadata {
     /// The records that make the same state, for a cluster whose only broker is `node`.
     pub fn into_records(mut self, node: BrokerId) -> Result<Vec<Record>, KafkaMetadataError> {
         let mut records = Vec::new();
+        let mut configs = std::mem::take(&mut self.configs);
+        configs.retain(|resource, _| self.has(resource));
         for (id, topic) in std::mem::take(&mut self.topics) {
             records.push(Record::Topic { name: topic.name.clone(), id });
             for (wanted, (index, partition)) in (0..).map(PartitionIndex).zip(topic.partitions) {
@@ -101,7 +158,7 @@ impl KafkaMetadata {
                 records.push(Record::Partition { topic: id, index, partition });
             }
         }
-        for (resource, overrides) in self.configs {
+        for (resource, overrides) in configs {
             for (name, value) in overrides {
                 records.push(Record::Config { resource: resource.clone(), name, value: Some(value) });
             }
@@ -111,6 +168,11 @@ impl KafkaMetadata {
             records.push(Record::ProducerIds { broker, epoch, next: self.next_producer_id });
         }
         Ok(records)
+    }
+
+    /// Whether what the configs are of is there.
+    fn has(&self, resource: &ConfigResource) -> bool {
+        !matches!(resource, ConfigResource::Topic(name) if !self.names.contains(name))
     }
 
     fn batch(&mut self, batch: &BatchView<'_>, from: Offset) -> Result<(), KafkaMetadataError> {
@@ -139,11 +201,13 @@ impl KafkaMetadata {
     }
 
     fn record(&mut self, offset: Offset, value: Bytes) -> Result<(), KafkaMetadataError> {
-        let at = |error: DecodeError| KafkaMetadataError::Record { offset, what: error.to_string() };
-        let entry = Entry::parse(&value).map_err(at)?;
+        let at = |what: String| KafkaMetadataError::Record { offset, what };
+        let entry = Entry::parse(&value).map_err(|error| at(text(error)))?;
         match (entry.key, &mut self.transaction) {
             // BeginTransactionRecord
+            (23, Some(_)) => return Err(at("a transaction begins in another".to_owned())),
             (23, transaction) => *transaction = Some(Vec::new()),
+            (24 | 25, None) => return Err(at("a transaction ends that did not begin".to_owned())),
             // EndTransactionRecord
             (24, transaction) => {
                 for (offset, value) in transaction.take().unwrap_or_default() {
@@ -153,34 +217,28 @@ impl KafkaMetadata {
             // AbortTransactionRecord
             (25, transaction) => *transaction = None,
             (_, Some(transaction)) => transaction.push((offset, value)),
-            (_, None) => {
-                self.entry(&entry).map_err(|what| KafkaMetadataError::Record { offset, what })?;
-            }
+            (_, None) => self.entry(&entry).map_err(at)?,
         }
         Ok(())
     }
 
     fn entry(&mut self, entry: &Entry) -> Result<(), String> {
-        let text = |error: DecodeError| error.to_string();
         let mut reader = Reader::new(&entry.body);
+        // What a later version says may change what these fields mean.
+        let version_max = match entry.key {
+            3 | 5 => 2,
+            _ => 0,
+        };
+        if matches!(entry.key, 2..=5 | 9 | 15) && entry.version > version_max {
+            return Err(format!("kind {} has version {}, known is {version_max}", entry.key, entry.version));
+        }
         match entry.key {
-            2 => self.topic(&mut reader).map_err(text),
-            3 => self.partition(entry.version, &mut reader).map_err(text),
-            4 => self.config(&mut reader).map_err(text),
+            2 => self.topic(&mut reader),
+            3 => self.partition(entry.version, &mut reader),
+            4 => self.config(&mut reader),
             5 => self.partition_change(&mut reader),
-            9 => {
-                let id = reader.topic_id().map_err(text)?;
-                let topic =
-                    self.topics.remove(&id).ok_or_else(|| format!("topic {id} is removed and not there"))?;
-                self.configs.remove(&ConfigResource::Topic(topic.name));
-                Ok(())
-            }
-            15 => {
-                let skipped = reader.skip(size_of::<i32>() + size_of::<i64>());
-                let next = skipped.and_then(|()| reader.i64()).map_err(text)?;
-                self.next_producer_id = ProducerId(next).max(self.next_producer_id);
-                Ok(())
-            }
+            9 => self.removed_topic(&mut reader),
+            15 => self.producer_ids(&mut reader),
             // Brokers and controllers register anew; features are what this broker finalizes.
             0 | 1 | 7 | 8 | 12 | 17 | 20 | 21 | 27 | 28 => Ok(()),
             6 | 18 | 19 => self.leave_out("ACLs"),
@@ -196,35 +254,57 @@ impl KafkaMetadata {
         Ok(())
     }
 
-    fn topic(&mut self, reader: &mut Reader<'_>) -> Result<(), DecodeError> {
-        let name = TopicName::new(reader.string(true)?);
-        let id = reader.topic_id()?;
+    fn topic(&mut self, reader: &mut Reader<'_>) -> Result<(), String> {
+        let name = reader.string(true).map_err(text)?;
+        let id = reader.topic_id().map_err(text)?;
+        end(reader)?;
+        check_topic_name(name).map_err(|error| format!("topic {name:?}: {error}"))?;
+        if name == METADATA_TOPIC || id.is_zero() {
+            return Err(format!("{name} of id {id} cannot be a topic"));
+        }
+        let name = TopicName::new(name);
+        if self.topics.contains_key(&id) || !self.names.insert(name.clone()) {
+            return Err(format!("topic {name} of id {id} is there already"));
+        }
         self.topics.insert(id, Topic { name, partitions: BTreeMap::new() });
         Ok(())
     }
 
-    fn partition(&mut self, version: u32, reader: &mut Reader<'_>) -> Result<(), DecodeError> {
-        let index = PartitionIndex(reader.i32()?);
-        let topic = reader.topic_id()?;
-        let (replicas, isr) = (brokers(reader)?, brokers(reader)?);
-        let _removing = brokers(reader)?;
-        let _adding = brokers(reader)?;
-        let leader = reader.i32()?;
-        let leader_epoch = LeaderEpoch(reader.i32()?);
-        let partition_epoch = reader.i32()?;
-        let directories = if version >= 1 { directories(reader)? } else { Box::default() };
-        let leader = (leader >= 0).then_some(BrokerId(leader));
-        let partition = PartitionImage { replicas, isr, leader, leader_epoch, partition_epoch, directories };
-        // A partition of a topic that is not there is an error of the change that follows, if any does.
-        if let Some(topic) = self.topics.get_mut(&topic) {
-            topic.partitions.insert(index, partition);
+    fn removed_topic(&mut self, reader: &mut Reader<'_>) -> Result<(), String> {
+        let id = reader.topic_id().map_err(text)?;
+        end(reader)?;
+        let topic = self.topics.remove(&id).ok_or_else(|| format!("topic {id} is removed and not there"))?;
+        self.names.remove(&topic.name);
+        self.configs.remove(&ConfigResource::Topic(topic.name));
+        Ok(())
+    }
+
+    fn producer_ids(&mut self, reader: &mut Reader<'_>) -> Result<(), String> {
+        // Who took them: the broker's id and its epoch.
+        let next =
+            reader.skip(size_of::<i32>() + size_of::<i64>()).and_then(|()| reader.i64()).map_err(text)?;
+        end(reader)?;
+        if next < 0 {
+            return Err(format!("producer ids are given out up to {next}"));
+        }
+        self.next_producer_id = ProducerId(next).max(self.next_producer_id);
+        Ok(())
+    }
+
+    fn partition(&mut self, version: u32, reader: &mut Reader<'_>) -> Result<(), String> {
+        let (index, id, partition) = read_partition(version, reader).map_err(text)?;
+        end(reader)?;
+        let topic = self.topics.get_mut(&id);
+        let topic = topic.ok_or_else(|| format!("topic {id} gets partition {index} and is not there"))?;
+        check(&partition).map_err(|what| format!("partition {}-{index}: {what}", topic.name))?;
+        if index.0 < 0 || topic.partitions.insert(index, partition).is_some() {
+            return Err(format!("partition {}-{index} cannot be, or is there already", topic.name));
         }
         Ok(())
     }
 
     /// As `PartitionRegistration.merge` does it.
     fn partition_change(&mut self, reader: &mut Reader<'_>) -> Result<(), String> {
-        let text = |error: DecodeError| error.to_string();
         let index = PartitionIndex(reader.i32().map_err(text)?);
         let id = reader.topic_id().map_err(text)?;
         let topic = self.topics.get_mut(&id).ok_or_else(|| format!("topic {id} changes and is not there"))?;
@@ -244,42 +324,52 @@ impl KafkaMetadata {
             Ok(())
         });
         fields.map_err(text)?;
+        at_end(reader)?;
+        let of = |what: &str| format!("partition {}-{index}: {what}", topic.name);
+        let next = |epoch: i32| epoch.checked_add(1).ok_or_else(|| of("an epoch is at its end"));
         if leader != LEADER_UNCHANGED {
-            partition.leader = (leader >= 0).then_some(BrokerId(leader));
-            partition.leader_epoch = LeaderEpoch(partition.leader_epoch.0 + 1);
+            partition.leader = leader_of(leader).map_err(text)?;
+            partition.leader_epoch = LeaderEpoch(next(partition.leader_epoch.0)?);
         }
-        partition.partition_epoch += 1;
-        Ok(())
+        partition.partition_epoch = next(partition.partition_epoch)?;
+        check(partition).map_err(|what| of(&what))
     }
 
-    fn config(&mut self, reader: &mut Reader<'_>) -> Result<(), DecodeError> {
-        let kind = reader.i8()?;
-        let resource_name = reader.string(true)?.to_owned();
-        let name = reader.string(true)?.to_owned();
-        let value = reader.nullable_string(true)?.map(str::to_owned);
+    fn config(&mut self, reader: &mut Reader<'_>) -> Result<(), String> {
+        let kind = reader.i8().map_err(text)?;
+        let resource_name = reader.string(true).map_err(text)?.to_owned();
+        let name = reader.string(true).map_err(text)?.to_owned();
+        let value = reader.nullable_string(true).map_err(text)?.map(str::to_owned);
+        end(reader)?;
+        let file = Settings::default();
         let (resource, scope) = match (kind, resource_name.parse()) {
             (2, _) => (ConfigResource::Topic(TopicName::new(&resource_name)), Some(Scope::Topic)),
             (4, Ok(id)) => (ConfigResource::Broker(BrokerId(id)), Some(Scope::Broker)),
-            (4, Err(_)) => (ConfigResource::BrokerDefault, Some(Scope::Broker)),
-            (32, _) => (ConfigResource::Group(resource_name), None),
+            (4, Err(_)) if resource_name.is_empty() => (ConfigResource::BrokerDefault, Some(Scope::Broker)),
+            (4, Err(_)) => return Err(format!("a config of the broker {resource_name:?}")),
+            (32, _) => (ConfigResource::Group(resource_name), Some(Scope::Group(&file))),
             (16, _) => (ConfigResource::ClientMetrics(resource_name), None),
-            _ => {
-                *self.left_out.entry(format!("configs of resource type {kind}")).or_default() += 1;
-                return Ok(());
-            }
+            _ => return self.leave_out(&format!("configs of resource type {kind}")),
         };
         let overrides = self.configs.entry(resource).or_default();
         match value {
             Some(value) => {
                 // What kuring would not take from a client either has no effect here: it is told instead.
                 let alone = BTreeMap::from([(name.clone(), value.clone())]);
-                let known = scope
-                    .is_none_or(|scope| scope.definition(&name).is_some() && scope.validate(&alone).is_ok());
-                if known {
+                let is_known = match scope {
+                    None => true,
+                    // What bounds it more is in the broker's file.
+                    Some(scope @ Scope::Group(_)) => {
+                        scope.definition(&name).is_some_and(|definition| definition.parse(&value).is_ok())
+                    }
+                    Some(scope) => scope.definition(&name).is_some() && scope.validate(&alone).is_ok(),
+                };
+                if is_known {
                     overrides.insert(name, value);
                 } else {
-                    // Its value may be a password.
-                    *self.left_out.entry(format!("config {name}")).or_default() += 1;
+                    // Its value may be a password. One that was known before must not stand in for it.
+                    overrides.remove(&name);
+                    return self.leave_out(&format!("config {name}"));
                 }
             }
             None => drop(overrides.remove(&name)),
@@ -300,6 +390,69 @@ impl Entry {
     }
 }
 
+fn text(error: DecodeError) -> String {
+    error.to_string()
+}
+
+/// The tagged fields, none of which says anything here, and the end.
+fn end(reader: &mut Reader<'_>) -> Result<(), String> {
+    reader.skip_tagged_fields(true).map_err(text)?;
+    at_end(reader)
+}
+
+fn at_end(reader: &Reader<'_>) -> Result<(), String> {
+    match reader.left() {
+        0 => Ok(()),
+        left => Err(format!("{left} bytes follow it")),
+    }
+}
+
+/// Up to its tagged fields.
+fn read_partition(
+    version: u32,
+    reader: &mut Reader<'_>,
+) -> Result<(PartitionIndex, TopicId, PartitionImage), DecodeError> {
+    let index = PartitionIndex(reader.i32()?);
+    let topic = reader.topic_id()?;
+    let (replicas, isr) = (brokers(reader)?, brokers(reader)?);
+    let _removing = brokers(reader)?;
+    let _adding = brokers(reader)?;
+    let leader = leader_of(reader.i32()?)?;
+    let leader_epoch = LeaderEpoch(reader.i32()?);
+    let partition_epoch = reader.i32()?;
+    let directories = if version >= 1 { directories(reader)? } else { Box::default() };
+    let partition = PartitionImage { replicas, isr, leader, leader_epoch, partition_epoch, directories };
+    Ok((index, topic, partition))
+}
+
+fn leader_of(id: i32) -> Result<Option<BrokerId>, DecodeError> {
+    match id {
+        NO_LEADER => Ok(None),
+        0.. => Ok(Some(BrokerId(id))),
+        _ => Err(DecodeError::Message(format!("its leader is {id}"))),
+    }
+}
+
+/// What `PartitionRegistration` takes for granted.
+fn check(partition: &PartitionImage) -> Result<(), String> {
+    let PartitionImage { replicas, isr, leader, leader_epoch, partition_epoch, directories } = partition;
+    let known: BTreeSet<BrokerId> = replicas.iter().copied().collect();
+    if known.len() != replicas.len() || known.first().is_none_or(|id| id.0 < 0) {
+        return Err(format!("its replicas cannot be {replicas:?}"));
+    }
+    if isr.iter().chain(leader).any(|id| !known.contains(id)) {
+        return Err(format!("of its leader {leader:?} and those in sync {isr:?} one is no replica"));
+    }
+    if leader_epoch.0 < 0 || *partition_epoch < 0 {
+        return Err(format!("its epochs cannot be {leader_epoch} and {partition_epoch}"));
+    }
+    // Before Kafka 3.7 there were none.
+    if !directories.is_empty() && directories.len() != replicas.len() {
+        return Err(format!("it has {} directories for {} replicas", directories.len(), replicas.len()));
+    }
+    Ok(())
+}
+
 fn brokers(reader: &mut Reader<'_>) -> Result<Box<[BrokerId]>, DecodeError> {
     let count = reader.count(true, size_of::<i32>())?.unwrap_or(0);
     (0..count).map(|_| reader.i32().map(BrokerId)).collect()
@@ -309,6 +462,10 @@ fn directories(reader: &mut Reader<'_>) -> Result<Box<[Uuid]>, DecodeError> {
     let count = reader.count(true, size_of::<Uuid>())?.unwrap_or(0);
     (0..count).map(|_| reader.topic_id().map(|TopicId(id)| id)).collect()
 }
+
+#[cfg(test)]
+#[path = "kafka_testing.rs"]
+pub(crate) mod testing;
 
 #[cfg(test)]
 #[path = "kafka_tests.rs"]

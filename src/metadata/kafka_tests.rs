@@ -1,78 +1,14 @@
 //! A log made as Kafka's controller makes it, record by record.
 
+use super::testing::{
+    TOPIC, batch, config, framed, id, ints, new_leader, partition, producer_ids, snapshot, text, topic,
+};
 use super::*;
-use crate::base::clock::Timestamp;
 use crate::metadata::State;
-use crate::wire::record::{BatchBuilder, Compression};
-
-const TOPIC: u128 = 0x1234;
-
-fn framed(key: u8, version: u8, body: &[u8]) -> Vec<u8> {
-    [&[1, key, version], body].concat()
-}
-
-fn text(text: &str) -> Vec<u8> {
-    [&[text.len() as u8 + 1], text.as_bytes()].concat()
-}
-
-fn id(id: u128) -> Vec<u8> {
-    id.to_be_bytes().to_vec()
-}
-
-fn ints(values: &[i32]) -> Vec<u8> {
-    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_be_bytes()).collect();
-    [&[values.len() as u8 + 1], bytes.as_slice()].concat()
-}
-
-fn topic(name: &str, topic: u128) -> Vec<u8> {
-    framed(2, 0, &[text(name), id(topic), vec![0]].concat())
-}
-
-fn partition(topic: u128, index: i32, replicas: &[i32], epoch: i32) -> Vec<u8> {
-    let directories = [vec![replicas.len() as u8 + 1], id(77).repeat(replicas.len())].concat();
-    let fields = [
-        index.to_be_bytes().to_vec(),
-        id(topic),
-        ints(replicas),
-        ints(replicas),
-        ints(&[]),
-        ints(&[]),
-        replicas[0].to_be_bytes().to_vec(),
-        epoch.to_be_bytes().to_vec(),
-        3i32.to_be_bytes().to_vec(),
-        directories,
-        vec![0],
-    ];
-    framed(3, 1, &fields.concat())
-}
-
-fn new_leader(topic: u128, index: i32, leader: i32) -> Vec<u8> {
-    let tagged = [vec![1, 1, 4], leader.to_be_bytes().to_vec()].concat();
-    framed(5, 0, &[index.to_be_bytes().to_vec(), id(topic), tagged].concat())
-}
-
-fn config(kind: u8, resource: &str, name: &str, value: Option<&str>) -> Vec<u8> {
-    let value = value.map_or(vec![0], text);
-    framed(4, 0, &[vec![kind], text(resource), text(name), value, vec![0]].concat())
-}
-
-fn producer_ids(next: i64) -> Vec<u8> {
-    let fields =
-        [1i32.to_be_bytes().to_vec(), 5i64.to_be_bytes().to_vec(), next.to_be_bytes().to_vec(), vec![0]];
-    framed(15, 0, &fields.concat())
-}
-
-fn batch(base: i64, records: &[Vec<u8>]) -> Vec<u8> {
-    let mut builder = BatchBuilder::new(Offset(base), Compression::NONE);
-    for record in records {
-        builder.append(Timestamp(1), None, Some(record), &[]);
-    }
-    builder.finish().expect("encodes").to_vec()
-}
 
 fn read(records: &[Vec<u8>]) -> Result<KafkaMetadata, KafkaMetadataError> {
     let mut metadata = KafkaMetadata::default();
-    metadata.apply(&batch(0, records), Offset::ZERO).map(|()| metadata)
+    metadata.segment(&batch(0, records), Offset::ZERO, Offset::ZERO, true).map(|_| metadata)
 }
 
 fn state(metadata: KafkaMetadata) -> State {
@@ -138,16 +74,32 @@ fn a_partition_that_a_stop_left_without_a_replica_in_sync_can_be_led() {
 
 #[test]
 fn what_a_snapshot_covers_is_not_applied_again() {
-    let mut metadata = KafkaMetadata::default();
-    metadata
-        .apply(&batch(0, &[topic("orders", TOPIC), partition(TOPIC, 0, &[1], 9)]), Offset::ZERO)
-        .expect("readable");
+    let records = [topic("orders", TOPIC), partition(TOPIC, 0, &[1], 9)];
+    let mut metadata = KafkaMetadata::of_snapshot(&snapshot(&records)).expect("whole");
     let log = batch(5, &[topic("old", 1), new_leader(TOPIC, 0, 1), new_leader(TOPIC, 0, 1)]);
-    metadata.apply(&log, Offset(6)).expect("readable");
+    metadata.segment(&log, Offset(5), Offset(6), true).expect("readable");
     let state = state(metadata);
     assert!(state.image().topic("old").is_none());
     let epoch = state.image().partition("orders", PartitionIndex(0)).map(|partition| partition.leader_epoch);
     assert_eq!(epoch, Some(LeaderEpoch(11)));
+}
+
+#[test]
+fn a_snapshot_is_whole_or_it_is_none() {
+    let records = [topic("orders", TOPIC), partition(TOPIC, 0, &[1], 9)];
+    let whole = snapshot(&records);
+    let refused = |bytes: &[u8]| KafkaMetadata::of_snapshot(bytes).err().map(|error| error.to_string());
+    assert_eq!(refused(&whole), None);
+    assert_eq!(refused(&snapshot(&[])), None);
+    for len in 0..whole.len() {
+        assert!(refused(&whole[..len]).is_some(), "{len} of {} bytes", whole.len());
+    }
+    let mut damaged = whole.clone();
+    damaged[whole.len() / 2] ^= 1;
+    assert!(refused(&damaged).is_some_and(|error| error.contains("checksum")));
+    let behind = [whole.clone(), batch(4, &[topic("more", 2)])].concat();
+    assert!(refused(&behind).is_some_and(|error| error.contains("follows the snapshot's footer")));
+    assert!(refused(&batch(0, &records)).is_some_and(|error| error.contains("no header")));
 }
 
 #[test]
@@ -180,7 +132,7 @@ fn what_kuring_has_nothing_like_is_told_and_what_is_unknown_is_refused() {
         config(2, "orders", "no.such.config", Some("1")),
         config(2, "orders", "retention.ms", Some("soon")),
     ]);
-    let left_out: Vec<(String, u64)> = metadata.expect("readable").left_out().clone().into_iter().collect();
+    let left_out: Vec<(String, u64)> = metadata.expect("readable").left_out().into_iter().collect();
     let wanted = [("ACLs", 2), ("config no.such.config", 1), ("config retention.ms", 1)];
     assert_eq!(left_out, wanted.map(|(what, count)| (what.to_owned(), count)));
     assert!(
@@ -195,13 +147,92 @@ fn what_kuring_has_nothing_like_is_told_and_what_is_unknown_is_refused() {
 }
 
 #[test]
-fn a_log_that_was_cut_off_counts_up_to_there_and_a_damaged_one_not_at_all() {
-    let mut bytes = batch(0, &[topic("orders", TOPIC)]);
-    let whole = bytes.len();
-    bytes.extend(batch(1, &[topic("more", 2)]));
-    let mut metadata = KafkaMetadata::default();
-    metadata.apply(&bytes[..bytes.len() - 1], Offset::ZERO).expect("readable");
-    assert_eq!(metadata.topic_count(), 1);
-    bytes[whole - 1] ^= 1;
-    assert!(KafkaMetadata::default().apply(&bytes, Offset::ZERO).is_err());
+fn only_the_last_segment_may_end_in_half_a_batch_and_nothing_sound_may_follow() {
+    let first = batch(0, &[topic("orders", TOPIC)]);
+    let whole = first.len();
+    let bytes = [first, batch(1, &[topic("more", 2)]), batch(2, &[topic("most", 3)])].concat();
+    let read = |bytes: &[u8], is_last: bool| {
+        let mut metadata = KafkaMetadata::default();
+        let end = metadata.segment(bytes, Offset::ZERO, Offset::ZERO, is_last);
+        end.map(|end| (end.next.0, end.torn, metadata.topic_count())).map_err(|error| error.to_string())
+    };
+    assert_eq!(read(&bytes, false), Ok((3, None, 3)));
+    let cut = &bytes[..whole + 20];
+    assert_eq!(read(cut, true), Ok((1, Some(whole as u64), 1)));
+    let wanted = format!("offset 1 is due at byte {whole}");
+    assert!(read(cut, false).is_err_and(|error| error.starts_with(&wanted)));
+    let preallocated = [&bytes[..whole], &[0; 1000]].concat();
+    assert_eq!(read(&preallocated, true), Ok((1, Some(whole as u64), 1)));
+    // The batch in the middle is damaged, its length too, and its bytes are gone.
+    for at in [whole + 60, whole + 10] {
+        let mut damaged = bytes.clone();
+        damaged[at] ^= 1;
+        assert!(read(&damaged, true).is_err_and(|error| error.starts_with(&wanted)), "byte {at}");
+    }
+    let mut hole = bytes.clone();
+    hole.drain(whole + 10..whole + 40);
+    assert!(read(&hole, true).is_err_and(|error| error.contains("sound batches follow")));
+    let gap = [batch(0, &[topic("orders", TOPIC)]), batch(2, &[topic("most", 3)])].concat();
+    assert!(read(&gap, true).is_err_and(|error| error.contains("a batch of offset 2 is there")));
+    // The last batch of all is the tail that a crash may tear.
+    let mut torn = bytes.clone();
+    *torn.last_mut().expect("not empty") ^= 1;
+    assert_eq!(read(&torn, true).map(|(next, _, topics)| (next, topics)), Ok((2, 2)));
+}
+
+#[test]
+fn what_contradicts_the_records_before_it_is_refused() {
+    let orders = [topic("orders", TOPIC), partition(TOPIC, 0, &[1], 4)];
+    let isr = |ids: &[i32]| [vec![1, 0, 1 + 4 * ids.len() as u8], ints(ids)].concat();
+    let change = |tagged: Vec<u8>| framed(5, 2, &[0i32.to_be_bytes().to_vec(), id(TOPIC), tagged].concat());
+    let mut longer = topic("longer", 2);
+    longer.push(0);
+    let mut newer = topic("newer", 2);
+    newer[2] = 1;
+    let wrong = [
+        ("a name that is none", topic("../etc", 2)),
+        ("the name of the log itself", topic("__cluster_metadata", 2)),
+        ("no id", topic("zero", 0)),
+        ("the id of another", topic("more", TOPIC)),
+        ("the name of another", topic("orders", 2)),
+        ("the partition of no topic", partition(2, 0, &[1], 0)),
+        ("a partition that is there", partition(TOPIC, 0, &[1], 0)),
+        ("a negative partition", partition(TOPIC, -1, &[1], 0)),
+        ("a negative epoch", partition(TOPIC, 1, &[1], -1)),
+        ("a replica twice", partition(TOPIC, 1, &[1, 1], 0)),
+        ("a negative replica", partition(TOPIC, 1, &[-5], 0)),
+        ("a leader that is no replica", new_leader(TOPIC, 0, 7)),
+        ("a leader that cannot be", new_leader(TOPIC, 0, -3)),
+        ("a replica in sync that is none", change(isr(&[1, 7]))),
+        ("negative producer ids", producer_ids(-1)),
+        ("bytes behind a record", longer),
+        ("a version to come", newer),
+        ("the end of no transaction", framed(24, 0, &[0])),
+        ("a broker without a number", config(4, "one", "log.retention.ms", Some("7"))),
+    ];
+    assert!(read(&orders).is_ok());
+    for (what, record) in wrong {
+        let records = [orders.to_vec(), vec![record]].concat();
+        let refused = read(&records).err().map(|error| error.to_string());
+        assert!(refused.is_some_and(|error| error.starts_with("the record of offset 2: ")), "{what}");
+    }
+    assert!(read(&[framed(23, 0, &[0]), framed(23, 0, &[0])]).is_err());
+    let last = [topic("t", 1), partition(1, 0, &[1], i32::MAX), new_leader(1, 0, 1)];
+    assert!(read(&last).err().is_some_and(|error| error.to_string().contains("an epoch is at its end")));
+}
+
+#[test]
+fn configs_of_nothing_and_groups_configs_that_are_unknown_are_told() {
+    let metadata = read(&[
+        config(2, "gone", "retention.ms", Some("1000")),
+        config(32, "g", "consumer.session.timeout.ms", Some("46000")),
+        config(32, "g", "no.such", Some("1")),
+    ]);
+    let metadata = metadata.expect("readable");
+    let left_out: Vec<(String, u64)> = metadata.left_out().into_iter().collect();
+    let wanted = [("config no.such", 1), ("configs of topics that are not there", 1)];
+    assert_eq!(left_out, wanted.map(|(what, count)| (what.to_owned(), count)));
+    let state = state(metadata);
+    assert!(state.image().overrides(&ConfigResource::Topic("gone".into())).is_empty());
+    assert_eq!(state.image().overrides(&ConfigResource::Group("g".into())).len(), 1);
 }

@@ -30,10 +30,12 @@ pub use features::{FEATURES, Feature, GROUP_VERSION, SHARE_VERSION, TRANSACTION_
 pub use image::{
     BrokerImage, ConfigResource, Endpoint, Image, LOST_DIRECTORY, Overrides, PartitionImage, TopicImage,
 };
-pub use kafka::{KafkaMetadata, KafkaMetadataError};
+pub use kafka::{KafkaMetadata, KafkaMetadataError, SegmentEnd};
 pub use names::{TopicNameError, check_topic_name, is_internal_topic};
 pub use record::{PartitionChange, Record};
 pub use state::{ApplyError, State};
 
 #[cfg(test)]
 pub(crate) use controller::testing;
+#[cfg(test)]
+pub(crate) use kafka::testing as kafka_testing;

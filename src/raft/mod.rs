@@ -20,5 +20,5 @@ mod types;
 mod vote_file;
 
 pub use log_files::LogError;
-pub use quorum::{CommandTimes, Images, OpenError, Quorum, Settings, Timing};
+pub use quorum::{Begin, CommandTimes, Images, OpenError, Quorum, Settings, Timing};
 pub use snapshots::SnapshotError;

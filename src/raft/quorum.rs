@@ -33,15 +33,16 @@ use crate::io::runtime::{self, Queue, Task};
 use crate::io::threads::FileThreads;
 use crate::metadata::{
     Command, CommandKind, ConfigRules, Controller, ControllerSettings, IdSource, Image, Record, Refusal,
-    Response,
+    Response, encode_records,
 };
 use crate::wire::ErrorCode;
 
 /// Commands that wait for the driver; more wait at their senders, whose number the connections bound.
 const COMMANDS_WAITING_MAX: usize = 256;
 
-/// Records of one entry of what a cluster begins with: far from what an entry may hold.
+/// Records, and bytes of them, in one entry of what a cluster begins with: far from what an entry may hold.
 const BEGIN_RECORDS_MAX: usize = 1000;
+const BEGIN_BYTES_MAX: usize = 1 << 20;
 
 /// A fresh leader may refuse for a moment; then the command is decided anew.
 const RETRIES_MAX: usize = 50;
@@ -69,10 +70,20 @@ pub struct Settings {
     pub snapshot_entries: u64,
     /// ...or so many bytes of records since the last.
     pub snapshot_bytes: u64,
-    /// What a cluster that is new begins with, read on a file thread; or why it must not begin.
-    pub begin_with: Box<dyn FnOnce() -> Result<Vec<Record>, String> + Send>,
+    /// What a log without a cluster begins with.
+    pub begin: Begin,
     /// Called when the log cannot be written any more: nothing can be promised then.
     pub on_failure: Rc<dyn Fn(&str)>,
+}
+
+/// How a new cluster begins.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Begin {
+    /// With these records, in entries one after the other: a crash between them leaves a log that does not begin
+    /// again. Nobody is told of a record before all are there.
+    With(Vec<Record>),
+    /// Not here: there was a cluster, and this is why it is missing.
+    Never(String),
 }
 
 impl Settings {
@@ -88,7 +99,7 @@ impl Settings {
             leader_wait: Duration::from_secs(10),
             snapshot_entries: 10_000,
             snapshot_bytes: 8 << 20,
-            begin_with: Box::new(|| Ok(Vec::new())),
+            begin: Begin::With(Vec::new()),
             on_failure: Rc::new(|reason| fatal(reason)),
         }
     }
@@ -134,8 +145,10 @@ pub enum OpenError {
     NodeId(BrokerId),
     #[error("the metadata log does not start: {0}")]
     Raft(String),
-    #[error("the cluster cannot begin with what is there: {0}")]
-    Begin(String),
+    #[error("{}: {reason}", path.display())]
+    NoCluster { path: PathBuf, reason: String },
+    #[error("{}: its beginning was not finished", .0.display())]
+    HalfBegun(PathBuf),
 }
 
 /// The handle; lives on shard 0.
@@ -154,19 +167,12 @@ impl Quorum {
         files: F,
         threads: FileThreads,
         rules: Rc<dyn ConfigRules>,
-        mut settings: Settings,
+        settings: Settings,
     ) -> Result<Rc<Quorum>, OpenError> {
         let node = u64::try_from(settings.node.0).map_err(|_| OpenError::NodeId(settings.node))?;
         let dir = settings.dir.clone();
         let read = move || load(files, dir);
         let stored = threads.run("raft-open", read).await?;
-        let begin_with = match stored.applied.state.image().cluster_id() {
-            "" => {
-                let read = std::mem::replace(&mut settings.begin_with, Box::new(|| Ok(Vec::new())));
-                threads.run("raft-begin", read).await.map_err(OpenError::Begin)?
-            }
-            _ => Vec::new(),
-        };
         let applied = Rc::new(RefCell::new(stored.applied));
         let (images_sender, images) = watch::channel(Arc::new(applied.borrow().state.image().clone()));
         let (store, log_task) =
@@ -192,7 +198,7 @@ impl Quorum {
             bytes_since_snapshot: 0,
             on_failure: settings.on_failure,
         };
-        driver.check_cluster(&settings.cluster_id, settings.dir, begin_with).await?;
+        driver.check_cluster(&settings.cluster_id, settings.dir, settings.begin).await?;
         runtime::spawn(Queue::Control, "controller", driver.run(waiting)).detach();
         let producer_ids = Mutex::new(ProducerIds::default());
         Ok(Rc::new(Quorum { node: settings.node, messages, images, times, producer_ids }))
@@ -399,6 +405,25 @@ async fn lead<F: Files>(raft: &Raft<F>, node: u64, first_own: u64, wait: Duratio
     Ok(())
 }
 
+/// Records in parts that an entry may hold. One record is far below that: strings of Kafka's have 32 KiB at most.
+fn entries_of(records: Vec<Record>) -> Vec<Vec<Record>> {
+    let mut entries: Vec<Vec<Record>> = Vec::new();
+    let (mut bytes, mut scratch) = (0, Vec::new());
+    for record in records {
+        scratch.clear();
+        encode_records(std::slice::from_ref(&record), &mut scratch);
+        bytes += scratch.len();
+        match entries.last_mut() {
+            Some(last) if last.len() < BEGIN_RECORDS_MAX && bytes <= BEGIN_BYTES_MAX => last.push(record),
+            _ => {
+                bytes = scratch.len();
+                entries.push(vec![record]);
+            }
+        }
+    }
+    entries
+}
+
 /// Runs the commands.
 struct Driver<F: Files> {
     controller: Controller,
@@ -413,32 +438,26 @@ struct Driver<F: Files> {
 }
 
 impl<F: Files> Driver<F> {
-    /// Gives a new log what it begins with and, last of all, the cluster's id: a start that is cut off before that
-    /// begins again. Refuses the log of another cluster.
-    async fn check_cluster(
-        &mut self,
-        expected: &str,
-        path: PathBuf,
-        begin_with: Vec<Record>,
-    ) -> Result<(), OpenError> {
-        let found = self.applied.borrow().state.image().cluster_id().to_owned();
+    /// Gives a new log what it begins with and, last of all, the cluster's id. Refuses the log of another cluster.
+    async fn check_cluster(&mut self, expected: &str, path: PathBuf, begin: Begin) -> Result<(), OpenError> {
+        let image = self.applied.borrow().state.image().clone();
+        let found = image.cluster_id().to_owned();
         if found == expected {
             return Ok(());
         }
         if !found.is_empty() {
             return Err(OpenError::OtherCluster { path, found, expected: expected.to_owned() });
         }
-        let image = self.applied.borrow().state.image().clone();
-        let is_there = |record: &Record| match record {
-            Record::Topic { id, .. } => image.topic_by_id(*id).is_some(),
-            Record::Partition { topic, index, .. } => {
-                image.topic_by_id(*topic).is_some_and(|topic| topic.partition(*index).is_some())
-            }
-            _ => false,
+        let records = match begin {
+            Begin::With(records) => records,
+            Begin::Never(reason) => return Err(OpenError::NoCluster { path, reason }),
         };
-        let missing: Vec<Record> = begin_with.into_iter().filter(|record| !is_there(record)).collect();
-        for records in missing.chunks(BEGIN_RECORDS_MAX) {
-            self.begin(records.to_vec()).await?;
+        // Records of an attempt before, which these might contradict.
+        if image.topic_count() > 0 {
+            return Err(OpenError::HalfBegun(path));
+        }
+        for records in entries_of(records) {
+            self.begin(records).await?;
         }
         self.begin(vec![Record::Cluster { id: expected.to_owned() }]).await
     }

@@ -313,17 +313,24 @@ impl Leader {
     }
 
     async fn open_quorum(&self, config: &BrokerConfig) -> Result<Rc<Quorum>, StartError> {
-        let dir = config.metadata_log_dir.join(METADATA_DIR);
-        let mut settings = raft::Settings::new(config.node_id, &self.opened.cluster_id, dir);
-        settings.controller = ControllerSettings {
-            default_partitions: config.num_partitions,
-            default_replication_factor: config.default_replication_factor,
-            delete_topic_enable: config.delete_topics,
+        let settings = |dir| {
+            let mut settings = raft::Settings::new(config.node_id, &self.opened.cluster_id, dir);
+            settings.controller = ControllerSettings {
+                default_partitions: config.num_partitions,
+                default_replication_factor: config.default_replication_factor,
+                delete_topic_enable: config.delete_topics,
+            };
+            settings
         };
-        let (kafka_dir, node) = (config.metadata_log_dir.clone(), config.node_id);
-        settings.begin_with = Box::new(move || import::read(&kafka_dir, node));
-        let threads = self.opened.directories.threads.clone();
-        Quorum::open(OsFiles, threads, configs::Rules::shared(config), settings)
+        let dir = &config.metadata_log_dir;
+        let place = import::Place { files: OsFiles, dir: dir.clone(), own: dir.join(METADATA_DIR) };
+        let (own, threads) = (place.own.clone(), &self.opened.directories.threads);
+        let rules = configs::Rules::shared(config);
+        let begin = import::take_over(place, threads, rules.clone(), settings, config.node_id)
+            .await
+            .map_err(StartError::Metadata)?;
+        let settings = raft::Settings { begin, ..settings(own) };
+        Quorum::open(OsFiles, threads.clone(), rules, settings)
             .await
             .map_err(|error| StartError::Metadata(error.to_string()))
     }

@@ -1,62 +1,243 @@
 //! Takes over the metadata of a stopped Apache Kafka node: at the first start in its directories, when there is no
 //! metadata of kuring's yet, the topics are read from `__cluster_metadata-0`. Kafka's files stay as they are.
 //!
-//! Blocking: a file thread only.
+//! The new metadata log is made in a directory beside its own and renamed when it has all: a start that is cut off
+//! before that begins again. From then on a file says that this was done: should kuring's metadata be lost, Kafka's old
+//! state must not be taken for it.
+//!
+//! What reads and renames is blocking: file threads only.
 
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use crate::base::{BrokerId, Offset};
 use crate::io::Files;
-use crate::io::os::OsFiles;
-use crate::metadata::{KafkaMetadata, KafkaMetadataError, Record};
+use crate::io::threads::FileThreads;
+use crate::metadata::{ConfigRules, KafkaMetadata, Record, State};
+use crate::raft::{Begin, Quorum, Settings};
 
 /// KRaft's log beside the partitions.
 const KAFKA_METADATA_DIR: &str = "__cluster_metadata-0";
+/// Where kuring's log is made before it is renamed.
+const UNFINISHED_DIR: &str = "kuring-metadata.takeover";
+/// Says that Kafka's metadata was taken over. Kafka leaves files in a log directory alone.
+const MARK_FILE: &str = "kuring-takeover";
 /// Segments and snapshots are read whole.
 const FILE_BYTES_MAX: usize = 1 << 30;
+const OFFSET_DIGITS: usize = 20;
 
-/// Whether a Kafka node's metadata lies there, taken over or not; also when that cannot be told.
-pub(super) fn is_beside(metadata_log_dir: &Path) -> bool {
-    OsFiles.exists(&metadata_log_dir.join(KAFKA_METADATA_DIR)).unwrap_or(true)
+/// Where all this happens.
+#[derive(Clone, Debug)]
+pub(super) struct Place<F: Files> {
+    pub(super) files: F,
+    /// The directory that has Kafka's log and kuring's.
+    pub(super) dir: PathBuf,
+    /// kuring's log.
+    pub(super) own: PathBuf,
 }
 
-/// The records to begin with; none where there is no log of Kafka's.
-pub(super) fn read(metadata_log_dir: &Path, node: BrokerId) -> Result<Vec<Record>, String> {
-    let dir = metadata_log_dir.join(KAFKA_METADATA_DIR);
-    let failed = |error: std::io::Error| format!("{}: {error}", dir.display());
-    if !OsFiles.exists(&dir).map_err(failed)? {
-        return Ok(Vec::new());
+/// What is there at a start.
+enum Found {
+    /// No log of Kafka's: a new cluster may begin.
+    NoKafka,
+    /// There is metadata of kuring's.
+    Own,
+    /// Kafka's metadata, not taken over yet.
+    Kafka(Vec<Record>),
+}
+
+/// Takes Kafka's metadata over where that is to be done, with settings that `settings` makes; returns how the log in
+/// [`Place::own`] may begin.
+pub(super) async fn take_over<F: Files>(
+    place: Place<F>,
+    threads: &FileThreads,
+    rules: Rc<dyn ConfigRules>,
+    settings: impl FnOnce(PathBuf) -> Settings,
+    node: BrokerId,
+) -> Result<Begin, String> {
+    let look = place.clone();
+    let records = match threads.run("takeover", move || look.find(node)).await? {
+        Found::NoKafka => return Ok(Begin::With(Vec::new())),
+        Found::Own => return Ok(Begin::Never(no_cluster(&place))),
+        Found::Kafka(records) => records,
+    };
+    let unfinished = place.dir.join(UNFINISHED_DIR);
+    let settings = Settings { begin: Begin::With(records), ..settings(unfinished) };
+    let quorum = Quorum::open(place.files.clone(), threads.clone(), rules, settings)
+        .await
+        .map_err(|error| error.to_string())?;
+    quorum.shutdown().await;
+    let reason = no_cluster(&place);
+    threads.run("takeover", move || place.finish()).await?;
+    Ok(Begin::Never(reason))
+}
+
+/// Whether a Kafka node's metadata lies in the directory, taken over or not; also when that cannot be told.
+pub(super) fn is_beside(files: &impl Files, dir: &Path) -> bool {
+    files.exists(&dir.join(KAFKA_METADATA_DIR)).unwrap_or(true)
+}
+
+fn no_cluster<F: Files>(place: &Place<F>) -> String {
+    format!(
+        "the log of kuring's metadata has no cluster in it, and beside it lies the metadata of a Kafka node, \
+         {KAFKA_METADATA_DIR}, whose topics it had; put back what is missing or, to begin with Kafka's topics as they \
+         were, move this directory and {} away",
+        place.dir.join(MARK_FILE).display()
+    )
+}
+
+impl<F: Files> Place<F> {
+    fn find(&self, node: BrokerId) -> Result<Found, String> {
+        let io = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
+        let kafka = self.dir.join(KAFKA_METADATA_DIR);
+        if !self.files.exists(&kafka).map_err(|error| io(&kafka, error))? {
+            return Ok(Found::NoKafka);
+        }
+        let is_empty = |path: &Path| match self.files.list(path) {
+            Ok(entries) => Ok(entries.is_empty()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(true),
+            Err(error) => Err(io(path, error)),
+        };
+        let mark = self.dir.join(MARK_FILE);
+        let is_marked = self.files.exists(&mark).map_err(|error| io(&mark, error))?;
+        if !is_empty(&self.own)? {
+            if !is_marked {
+                self.mark()?;
+            }
+            return Ok(Found::Own);
+        }
+        if is_marked {
+            return Err(format!(
+                "{} is missing: the topics of the Kafka node in {} were taken over once, and what has become of them \
+                 since is lost with it; put it back or, to begin with Kafka's topics as they are in its metadata \
+                 now, remove {}",
+                self.own.display(),
+                self.dir.display(),
+                mark.display()
+            ));
+        }
+        let unfinished = self.dir.join(UNFINISHED_DIR);
+        if !is_empty(&unfinished)? {
+            tracing::warn!(path = %unfinished.display(), "a takeover that was cut off begins again");
+            self.files.remove_dir_all(&unfinished).map_err(|error| io(&unfinished, error))?;
+        }
+        read(&self.files, &kafka, node).map(Found::Kafka)
     }
-    let refused = |error: KafkaMetadataError| error.to_string();
-    let whole = |path: &Path| OsFiles.read_small(path, FILE_BYTES_MAX).map_err(failed);
-    let mut metadata = KafkaMetadata::default();
-    let mut from = Offset::ZERO;
-    if let Some((offset, snapshot)) = by_offset(&dir, ".checkpoint").map_err(failed)?.pop() {
-        metadata.apply(&whole(&snapshot)?, Offset::ZERO).map_err(refused)?;
-        from = offset;
+
+    fn finish(&self) -> Result<(), String> {
+        let unfinished = self.dir.join(UNFINISHED_DIR);
+        let renamed = self.files.rename(&unfinished, &self.own).and_then(|()| self.files.sync_dir(&self.dir));
+        renamed.map_err(|error| format!("{}: {error}", unfinished.display()))?;
+        self.mark()
     }
-    for (_, segment) in by_offset(&dir, ".log").map_err(failed)? {
-        metadata.apply(&whole(&segment)?, from).map_err(refused)?;
+
+    fn mark(&self) -> Result<(), String> {
+        let path = self.dir.join(MARK_FILE);
+        let text = format!("# The topics of {KAFKA_METADATA_DIR} were taken over.\nversion=0\n");
+        self.files
+            .write_atomically(&path, text.as_bytes())
+            .map_err(|error| format!("{}: {error}", path.display()))
     }
+}
+
+/// The records to begin with.
+fn read<F: Files>(files: &F, dir: &Path, node: BrokerId) -> Result<Vec<Record>, String> {
+    let metadata = read_log(files, dir)?;
+    let at = |what: String| format!("{}: {what}", dir.display());
+    let (topics, left_out) = (metadata.topic_count(), metadata.left_out());
+    let records = metadata.into_records(node).map_err(|error| at(error.to_string()))?;
+    // What is written must apply, now and at each start after.
+    State::default().apply(1, &records).map_err(|error| at(error.to_string()))?;
     tracing::warn!(
         from = %dir.display(),
-        topics = metadata.topic_count(),
+        topics,
         "the topics of a Kafka node are taken over: from here on its own metadata log is not written any more"
     );
-    for (what, count) in metadata.left_out() {
+    for (what, count) in left_out {
         tracing::warn!(count, "not taken over: {what}");
     }
-    metadata.into_records(node).map_err(refused)
+    Ok(records)
 }
 
-/// Files whose name begins with an offset of 20 digits and ends so, oldest first.
-fn by_offset(dir: &Path, suffix: &str) -> std::io::Result<Vec<(Offset, PathBuf)>> {
-    let mut found: Vec<(Offset, PathBuf)> = OsFiles
-        .list(dir)?
-        .into_iter()
-        .filter(|entry| entry.name.ends_with(suffix))
-        .filter_map(|entry| Some((Offset(entry.name.get(..20)?.parse().ok()?), dir.join(&entry.name))))
-        .collect();
-    found.sort();
-    Ok(found)
+/// The newest whole snapshot and, without a gap, the log behind it.
+fn read_log<F: Files>(files: &F, dir: &Path) -> Result<KafkaMetadata, String> {
+    let whole = |path: &Path| {
+        files.read_small(path, FILE_BYTES_MAX).map_err(|error| format!("{}: {error}", path.display()))
+    };
+    let names = files.list(dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+    let named = |parse: fn(&str) -> Option<Offset>| {
+        let mut found: Vec<(Offset, PathBuf)> =
+            names.iter().filter_map(|entry| Some((parse(&entry.name)?, dir.join(&entry.name)))).collect();
+        found.sort();
+        found
+    };
+    let (mut metadata, mut from, mut reached) = (KafkaMetadata::default(), Offset::ZERO, Offset::ZERO);
+    for (offset, path) in named(snapshot_offset).into_iter().rev() {
+        reached = reached.max(offset);
+        match KafkaMetadata::of_snapshot(&whole(&path)?) {
+            Ok(snapshot) => {
+                (metadata, from) = (snapshot, offset);
+                break;
+            }
+            Err(error) => {
+                tracing::warn!(path = %path.display(), "a snapshot is not whole and passed over: {error}")
+            }
+        }
+    }
+    let segments = named(segment_offset);
+    let mut next = match segments.first() {
+        Some((first, path)) if *first > from => {
+            return Err(format!(
+                "{}: the log begins at offset {first}, and no whole snapshot reaches beyond {from}: what is between \
+                 them is missing",
+                path.display()
+            ));
+        }
+        Some((first, _)) => *first,
+        None => return Err(format!("{}: there is no segment of the log", dir.display())),
+    };
+    let last = segments.len() - 1;
+    for (number, (first, path)) in segments.iter().enumerate() {
+        if *first != next {
+            let at = path.display();
+            return Err(format!(
+                "{at}: the segment begins at offset {first}, and the one before it ends at {next}"
+            ));
+        }
+        let end = metadata
+            .segment(&whole(path)?, *first, from, number == last)
+            .map_err(|error| format!("{}: {error}", path.display()))?;
+        if let Some(position) = end.torn {
+            let next = end.next;
+            tracing::warn!(path = %path.display(), position, %next, "the log ends in half a batch, which is left out");
+        }
+        next = end.next;
+    }
+    if next < reached && from < reached {
+        return Err(format!(
+            "{}: the log ends at offset {next}, and a snapshot that is not whole says that it reached {reached}",
+            dir.display()
+        ));
+    }
+    Ok(metadata)
 }
+
+/// `<offset>.log`
+fn segment_offset(name: &str) -> Option<Offset> {
+    digits(name.strip_suffix(".log")?)
+}
+
+/// `<offset>-<epoch>.checkpoint`
+fn snapshot_offset(name: &str) -> Option<Offset> {
+    let (offset, epoch) = name.strip_suffix(".checkpoint")?.split_once('-')?;
+    epoch.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits(offset)).flatten()
+}
+
+fn digits(text: &str) -> Option<Offset> {
+    let is_offset = text.len() == OFFSET_DIGITS && text.bytes().all(|byte| byte.is_ascii_digit());
+    is_offset.then(|| text.parse().ok().map(Offset)).flatten()
+}
+
+#[cfg(test)]
+#[path = "import_tests.rs"]
+mod tests;

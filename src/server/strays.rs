@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::import;
 use crate::base::clock::{self, Timestamp};
+use crate::io::os::OsFiles;
 use crate::io::runtime::{Queue, spawn};
 use crate::metadata::Image;
 use crate::shard::Shard;
@@ -66,7 +67,7 @@ pub(super) async fn put_aside(shard: &Rc<Shard>, image: &Image) {
 
 async fn comes_from_kafka(shard: &Rc<Shard>) -> bool {
     let dir = shard.config().metadata_log_dir.clone();
-    shard.settings().directories.threads.run("strays", move || import::is_beside(&dir)).await
+    shard.settings().directories.threads.run("strays", move || import::is_beside(&OsFiles, &dir)).await
 }
 
 /// Removes strays once they are older than `kuring.stray.retention.ms`.
