@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::ADDRESSES_MAX;
 
@@ -79,9 +79,9 @@ impl Directory {
         Some(Address { host: ip.to_string(), port: known.listening.port() })
     }
 
+    /// Nothing is locked while a name is looked up: that may take long, and other connections know theirs.
     fn find(&self, advertised: &Address) -> Option<usize> {
-        let mut seen = self.seen.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some(found) = seen.get(advertised) {
+        if let Some(found) = self.seen().get(advertised) {
             return *found;
         }
         let mut found = self.known.iter().position(|known| known.upstream == *advertised);
@@ -90,13 +90,20 @@ impl Directory {
             let same = |known: &Known| known.resolved.iter().any(|address| resolved.contains(address));
             found = self.known.iter().position(same);
         }
-        if found.is_none() {
-            eprintln!("kuring trace: no listener stands for {advertised}: clients will go there directly");
-        }
-        if seen.len() < ADDRESSES_MAX {
+        let mut seen = self.seen();
+        let is_new = !seen.contains_key(advertised);
+        if is_new && seen.len() < ADDRESSES_MAX {
             seen.insert(advertised.clone(), found);
         }
+        drop(seen);
+        if is_new && found.is_none() {
+            eprintln!("kuring trace: no listener stands for {advertised}: clients will go there directly");
+        }
         found
+    }
+
+    fn seen(&self) -> MutexGuard<'_, HashMap<Address, Option<usize>>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -4,12 +4,13 @@
 use std::collections::VecDeque;
 use std::io::{self, BufReader, Read, Write};
 use std::net::{IpAddr, Shutdown, TcpStream};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::decode::{Decoded, decode};
+use super::decode::{Decoded, acks, decode};
 use super::json::Json;
 use super::listen::Shared;
 use super::schema::{Direction, Message};
@@ -20,6 +21,10 @@ use crate::wire::frame::{PREFIX_LEN, REQUEST_LEN_MIN};
 use crate::wire::read::{DecodeError, Reader};
 
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
+/// How long answers may still come when the client asks no more.
+const LAST_ANSWERS_MAX: Duration = Duration::from_secs(30);
+/// The version of SaslHandshake after which tokens come without a header (KIP-152).
+const HANDSHAKE_BEFORE_TOKENS: i16 = 0;
 /// Memory is taken for a frame as its bytes come, not as its length says: so much at once.
 const RESERVE_MAX: usize = 64 << 10;
 /// UNSUPPORTED_VERSION: with it ApiVersions is answered in version 0, whatever was asked (KIP-511).
@@ -37,7 +42,10 @@ pub(super) fn serve(
     broker.set_nodelay(true)?;
     let local = client.local_addr()?.ip();
     let open = Arc::new(Mutex::new(VecDeque::new()));
+    let ends = Ends { client: client.try_clone()?, broker: broker.try_clone()? };
+    let (alive, ended) = channel();
     let answers = {
+        let ends = Ends { client: client.try_clone()?, broker: broker.try_clone()? };
         let mut answers = Answers {
             shared: shared.clone(),
             number,
@@ -47,19 +55,36 @@ pub(super) fn serve(
             to: client.try_clone()?,
         };
         std::thread::Builder::new().name(format!("answers-{number}")).spawn(move || {
-            let outcome = answers.run();
-            // The client sees the end that the broker made; its next request finds no one.
-            let _ = answers.to.shutdown(Shutdown::Both);
-            outcome
+            // The client sees the end that the broker made, and whoever waits for either goes on.
+            let _last: (Ends, Sender<()>) = (ends, alive);
+            answers.run()
         })?
     };
-    let mut requests =
-        Requests { shared: shared.clone(), number, open, from: BufReader::new(client), to: broker };
+    let from = BufReader::new(client);
+    let mut requests = Requests { shared: shared.clone(), number, open, is_sasl: false, from, to: broker };
     let outcome = requests.run();
-    // What is under way is still answered.
-    let _ = requests.to.shutdown(Shutdown::Write);
+    if outcome.is_ok() {
+        // What is under way is still answered.
+        let _ = requests.to.shutdown(Shutdown::Write);
+        let _ = ended.recv_timeout(LAST_ANSWERS_MAX);
+    }
+    drop(ends);
     let answered = answers.join().unwrap_or_else(|_| Err(io::Error::other("its answers' thread panicked")));
     outcome.and(answered)
+}
+
+/// Both sockets of a connection. When it is dropped, also in a panic, they are shut: no thread waits for either then.
+struct Ends {
+    client: TcpStream,
+    broker: TcpStream,
+}
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        for end in [&self.client, &self.broker] {
+            let _ = end.shutdown(Shutdown::Both);
+        }
+    }
 }
 
 fn connect(upstream: &Address) -> io::Result<TcpStream> {
@@ -96,6 +121,8 @@ struct Requests {
     shared: Arc<Shared>,
     number: u64,
     open: Queue,
+    /// Frames are tokens of SASL, until one is a request.
+    is_sasl: bool,
     from: BufReader<TcpStream>,
     to: TcpStream,
 }
@@ -109,15 +136,18 @@ impl Requests {
     }
 
     fn request(&mut self, frame: &Bytes) -> io::Result<()> {
-        let Ok((head, body)) = self.split(frame) else {
-            self.shared.line(&garbled(self.number, "request", frame))?;
-            return send(&mut self.to, frame, None);
-        };
+        let Ok((head, body)) = self.split(frame) else { return self.pass(frame) };
         let shared = &self.shared;
         let message = shared.schemas.find(head.key, Direction::Request);
         let nothing = |_: &Address| None;
         let decoded = shared.decode(message, head.version, &body, &nothing);
-        let (is_shown, acks) = shared.is_wanted(&head, &decoded);
+        if self.is_sasl && !decoded.as_ref().is_ok_and(|decoded| decoded.left == 0) {
+            return self.pass(frame);
+        }
+        self.is_sasl = head.key == ApiKey::SaslHandshake as i16
+            && head.version == HANDSHAKE_BEFORE_TOKENS
+            && decoded.is_ok();
+        let (is_shown, acks) = shared.is_wanted(&head, message, &body, &decoded);
         if is_shown {
             let text = line(self.number, "request", &head, message, frame.len(), None, &decoded);
             shared.line(&text)?;
@@ -130,6 +160,12 @@ impl Requests {
             }
             open.push_back(Open { head, sent_at: monotonic(), is_shown });
         }
+        send(&mut self.to, frame, None)
+    }
+
+    /// What is no request that could be understood; nothing of it is shown.
+    fn pass(&mut self, frame: &Bytes) -> io::Result<()> {
+        self.shared.line(&garbled(self.number, "request", frame))?;
         send(&mut self.to, frame, None)
     }
 
@@ -188,7 +224,7 @@ impl Answers {
             Ok(()) => shared.decode(message, version, &body, &replace),
             Err(error) => Err(error.to_string()),
         };
-        if open.is_shown || shared.is_wanted(head, &decoded).0 {
+        if open.is_shown || shared.is_wanted(head, message, &body, &decoded).0 {
             let latency = now.since(open.sent_at);
             let text = line(self.number, "response", head, message, frame.len(), Some(latency), &decoded);
             shared.line(&text)?;
@@ -226,12 +262,21 @@ impl Shared {
     }
 
     /// Whether the filter lets it through, and the acknowledgements that it asks for.
-    fn is_wanted(&self, head: &Head, decoded: &Result<Decoded, String>) -> (bool, Option<i16>) {
+    fn is_wanted(
+        &self,
+        head: &Head,
+        message: Option<&Message>,
+        body: &Bytes,
+        decoded: &Result<Decoded, String>,
+    ) -> (bool, Option<i16>) {
         let filter = &self.config.filter;
         let by_head = filter.wants_request(head.key, head.client_id.as_deref());
         match decoded {
             Ok(Decoded { mentions, .. }) => (by_head && filter.wants_body(mentions), mentions.acks),
-            Err(_) => (by_head && filter.wants_unknown(), None),
+            Err(_) => {
+                let acks = message.and_then(|message| acks(message, head.version, body));
+                (by_head && filter.wants_unknown(), acks)
+            }
         }
     }
 }
@@ -289,7 +334,8 @@ fn line(
         json.plain(value);
     }
     json.key("client");
-    json.nullable(head.client_id.as_deref());
+    // What is of no API may have no such header.
+    json.nullable(head.client_id.as_deref().filter(|_| message.is_some()));
     if let Some(latency) = latency {
         json.key("latency_us");
         json.plain(latency.as_micros());

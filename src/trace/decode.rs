@@ -2,6 +2,7 @@
 //! in it. Every count and length is compared with the bytes that are there before anything is made of it.
 
 use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
 use std::sync::Mutex;
 
 use bytes::Bytes;
@@ -10,6 +11,7 @@ use super::address::Address;
 use super::json::Json;
 use super::records;
 use super::schema::{Field, Kind, Message};
+use super::secrets::{HIDDEN, is_open_config, is_secret_config, is_secret_field};
 use super::{Config, TOPIC_IDS_MAX};
 use crate::base::TopicId;
 use crate::wire::read::{DecodeError, Reader};
@@ -17,8 +19,12 @@ use crate::wire::read::{DecodeError, Reader};
 /// Topics that one message is remembered to name.
 const TOPICS_MAX: usize = 10_000;
 
-/// What shall not stand in a trace: passwords, their hashes, tokens. Told by its length.
-const SECRETS: [&str; 4] = ["authBytes", "salt", "saltedPassword", "hmac"];
+/// KRaft's log (`Uuid.METADATA_TOPIC_ID`): its records have the configs and the hashes of passwords.
+const METADATA_TOPIC: &str = "__cluster_metadata";
+const METADATA_TOPIC_ID: TopicId = TopicId(uuid::Uuid::from_u128(1));
+
+/// The first version of Produce that begins with a transactional id.
+const PRODUCE_TRANSACTIONAL: i16 = 3;
 
 #[derive(Clone, Debug)]
 pub struct Decoded {
@@ -72,6 +78,8 @@ pub fn decode(
         flexible: version >= message.flexible,
         json: Json::new(config.line_bytes_max),
         with_records: config.records,
+        sets_configs: matches!(message.name, "AlterConfigs" | "IncrementalAlterConfigs"),
+        around: Around::default(),
         mentions: Mentions::default(),
         names,
         replace,
@@ -86,6 +94,15 @@ pub fn decode(
         Bytes::from(walk.out)
     });
     Ok(Decoded { json: walk.json.into_text(), mentions: walk.mentions, rewritten, left })
+}
+
+/// The acknowledgements that a Produce request asks for, also when what follows them cannot be read.
+pub fn acks(message: &Message, version: i16, body: &Bytes) -> Option<i16> {
+    let mut reader = Reader::new(body);
+    if version >= PRODUCE_TRANSACTIONAL {
+        reader.string_bytes(version >= message.flexible).ok()?;
+    }
+    reader.i16().ok()
 }
 
 struct Cursor<'a> {
@@ -104,6 +121,9 @@ struct Walk<'a> {
     flexible: bool,
     json: Json,
     with_records: bool,
+    /// It is a request that sets configs.
+    sets_configs: bool,
+    around: Around,
     mentions: Mentions,
     names: &'a TopicNames,
     replace: Replace<'a>,
@@ -113,9 +133,22 @@ struct Walk<'a> {
     copied: usize,
 }
 
+/// What the structures around a field have told of it.
+#[derive(Clone, Copy, Default)]
+struct Around {
+    /// Whose configs these are.
+    resource: Option<i8>,
+    /// The config is a password.
+    is_sensitive: bool,
+    /// The topic is the metadata log.
+    is_metadata: bool,
+}
+
 /// What a structure has told of itself so far.
 #[derive(Default)]
 struct Seen {
+    /// A config's value: where it stands.
+    value: Option<Range<usize>>,
     topic_id: Option<TopicId>,
     topic: Option<String>,
     /// A host and where it stands: from its length's start to its end.
@@ -125,6 +158,7 @@ struct Seen {
 impl Walk<'_> {
     fn structure(&mut self, fields: &[Field], cursor: &mut Cursor<'_>) -> Result<(), DecodeError> {
         self.json.open('{');
+        let around = self.around;
         let (mut seen, version) = (Seen::default(), self.version);
         for field in fields.iter().filter(|field| field.tag.is_none() && field.is_in(version)) {
             self.json.key(field.name);
@@ -145,6 +179,7 @@ impl Walk<'_> {
             _ => {}
         }
         self.json.close('}');
+        self.around = around;
         Ok(())
     }
 
@@ -165,11 +200,13 @@ impl Walk<'_> {
             ("topicId", Kind::Uuid) => {
                 let id = cursor.reader.topic_id()?;
                 self.json.string(&id.to_string());
+                self.around.is_metadata |= id == METADATA_TOPIC_ID;
                 seen.topic_id = (id != TopicId::ZERO).then_some(id);
             }
             ("topic" | "name" | "topicName", Kind::String) => {
                 let text = self.string(cursor)?.filter(|text| !text.is_empty());
                 seen.topic.clone_from(&text);
+                self.around.is_metadata |= text.as_deref() == Some(METADATA_TOPIC);
                 text.into_iter().for_each(|text| self.mention(text));
             }
             ("acks", Kind::Int16) => {
@@ -177,7 +214,30 @@ impl Walk<'_> {
                 self.json.plain(acks);
                 self.mentions.acks = Some(acks);
             }
-            (name, Kind::Bytes) if SECRETS.contains(&name) => match cursor.reader.bytes(self.flexible)? {
+            ("resourceType", Kind::Int8) => {
+                let kind = cursor.reader.i8()?;
+                self.json.plain(kind);
+                self.around.resource = Some(kind);
+            }
+            ("value", Kind::String) => {
+                let start = self.json.position();
+                self.string(cursor)?;
+                let place = start..self.json.position();
+                if self.is_secret(seen.topic.as_deref()) {
+                    self.json.replace(place, HIDDEN);
+                } else {
+                    seen.value = Some(place);
+                }
+            }
+            ("isSensitive", Kind::Bool) => {
+                let is_sensitive = cursor.reader.bool()?;
+                self.json.plain(is_sensitive);
+                self.around.is_sensitive |= is_sensitive;
+                if let Some(place) = seen.value.take().filter(|_| is_sensitive) {
+                    self.json.replace(place, HIDDEN);
+                }
+            }
+            (name, Kind::Bytes) if is_secret_field(name) => match cursor.reader.bytes(self.flexible)? {
                 Some(bytes) => self.json.length(bytes.len()),
                 None => self.json.null(),
             },
@@ -208,7 +268,11 @@ impl Walk<'_> {
             }
             Kind::Bytes => self.json.nullable(cursor.reader.bytes(self.flexible)?.as_deref()),
             Kind::Records => match cursor.reader.bytes(self.flexible)? {
-                Some(bytes) => records::write(&bytes, self.with_records, &mut self.json),
+                Some(bytes) => {
+                    // Those of a snapshot are of the metadata log.
+                    let each = self.with_records && !self.around.is_metadata && name != "unalignedRecords";
+                    records::write(&bytes, each, &mut self.json);
+                }
                 None => self.json.null(),
             },
             Kind::Array(element) => self.array(name, element, cursor)?,
@@ -241,7 +305,7 @@ impl Walk<'_> {
             }
         }
         if left_out > 0 {
-            self.json.string(&format!("({left_out} more)"));
+            self.json.note(&format!("({left_out} more)"));
         }
         self.json.close(']');
         Ok(())
@@ -254,6 +318,7 @@ impl Walk<'_> {
         cursor: &mut Cursor<'_>,
     ) -> Result<(), DecodeError> {
         let count = cursor.reader.varint()?;
+        let mut left_out = 0u32;
         for _ in 0..count {
             let tag = cursor.reader.varint()?;
             let size_at = cursor.reader.position();
@@ -261,6 +326,10 @@ impl Walk<'_> {
             let slice = cursor.reader.slice(len)?;
             let known = fields.iter().find(|field| field.tag == Some(tag) && field.is_in(self.version));
             let Some(field) = known else {
+                if self.json.is_full() {
+                    left_out += 1;
+                    continue;
+                }
                 self.json.key(&format!("(tag {tag})"));
                 self.json.bytes(&slice);
                 continue;
@@ -279,7 +348,19 @@ impl Walk<'_> {
                 self.copied = cursor.reader.position();
             }
         }
+        if left_out > 0 {
+            self.json.key("(tags)");
+            self.json.note(&format!("({left_out} more)"));
+        }
         Ok(())
+    }
+
+    /// Whether the value of the config of this name must not be shown.
+    fn is_secret(&self, config: Option<&str>) -> bool {
+        let name = config.unwrap_or_default();
+        self.around.is_sensitive
+            || is_secret_config(name)
+            || (self.sets_configs && !is_open_config(self.around.resource, name))
     }
 
     /// Reads a string and writes it.

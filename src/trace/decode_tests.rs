@@ -3,9 +3,16 @@
 use std::net::{IpAddr, SocketAddr};
 
 use bytes::{Bytes, BytesMut};
+use kafka_protocol::messages::describe_configs_response::{
+    DescribeConfigsResourceResult, DescribeConfigsResult, DescribeConfigsSynonym,
+};
 use kafka_protocol::messages::fetch_response::{FetchableTopicResponse, NodeEndpoint, PartitionData};
 use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
 use kafka_protocol::messages::metadata_response::{MetadataResponseBroker, MetadataResponseTopic};
+use kafka_protocol::messages::{
+    AlterConfigsRequest, DescribeConfigsResponse, EnvelopeRequest, IncrementalAlterConfigsRequest,
+    alter_configs_request, incremental_alter_configs_request,
+};
 use kafka_protocol::messages::{
     ApiKey, BrokerId, FetchResponse, FindCoordinatorResponse, JoinGroupRequest, MetadataRequest,
     MetadataResponse, ProduceRequest, SaslAuthenticateRequest,
@@ -210,6 +217,126 @@ fn secrets_are_told_by_their_length() {
     )
     .expect("decodes");
     assert_eq!(json, json!({"authBytes": {"bytes": 14}}));
+}
+
+/// A message by the fields that it has on the wire.
+fn fields(parts: &[&[u8]]) -> Bytes {
+    Bytes::from(parts.concat())
+}
+
+fn read_one(key: ApiKey, direction: Direction, version: i16, body: &Bytes) -> Value {
+    read(key, direction, version, body, &config(), &TopicNames::default()).expect("decodes").1
+}
+
+#[test]
+fn configs_that_may_be_passwords_are_hidden_when_they_are_set() {
+    let altered = |kind: i8, name: &'static str, value: Option<&'static str>| {
+        let config = incremental_alter_configs_request::AlterableConfig::default()
+            .with_name(text(name))
+            .with_value(value.map(text));
+        let resource = incremental_alter_configs_request::AlterConfigsResource::default()
+            .with_resource_type(kind)
+            .with_resource_name(text("1"))
+            .with_configs(vec![config]);
+        let request = IncrementalAlterConfigsRequest::default().with_resources(vec![resource]);
+        let json = read_one(ApiKey::IncrementalAlterConfigs, Direction::Request, 1, &encoded(&request, 1));
+        json["resources"][0]["configs"][0]["value"].clone()
+    };
+    assert_eq!(altered(4, "listener.name.x.ssl.keystore.password", Some("hunter2")), "[hidden]");
+    assert_eq!(altered(4, "sasl.jaas.config", Some("hunter2")), "[hidden]");
+    // What is not known may be one.
+    assert_eq!(altered(2, "some.plugin.login", Some("hunter2")), "[hidden]");
+    assert_eq!(altered(2, "retention.ms", Some("1000")), "1000");
+    assert_eq!(altered(4, "log.retention.ms", Some("1000")), "1000");
+    assert_eq!(altered(4, "sasl.jaas.config", None), Value::Null);
+    let config =
+        alter_configs_request::AlterableConfig::default().with_name(text("x")).with_value(Some(text("y")));
+    let resource = alter_configs_request::AlterConfigsResource::default()
+        .with_resource_type(4)
+        .with_configs(vec![config]);
+    let request = AlterConfigsRequest::default().with_resources(vec![resource]);
+    let json = read_one(ApiKey::AlterConfigs, Direction::Request, 2, &encoded(&request, 2));
+    assert_eq!(json["resources"][0]["configs"][0]["value"], "[hidden]");
+}
+
+#[test]
+fn configs_that_a_broker_calls_sensitive_are_hidden_with_their_synonyms() {
+    let synonym = DescribeConfigsSynonym::default().with_name(text("mine")).with_value(Some(text("hunter2")));
+    let described = |name: &'static str, is_sensitive: bool| {
+        DescribeConfigsResourceResult::default()
+            .with_name(text(name))
+            .with_value(Some(text("hunter2")))
+            .with_is_sensitive(is_sensitive)
+            .with_synonyms(vec![synonym.clone()])
+    };
+    let configs = vec![described("one", true), described("two", false), described("ssl.key.password", false)];
+    let result = DescribeConfigsResult::default().with_resource_type(4).with_configs(configs);
+    for version in 1..=4 {
+        let response = DescribeConfigsResponse::default().with_results(vec![result.clone()]);
+        let body = encoded(&response, version);
+        let json = read_one(ApiKey::DescribeConfigs, Direction::Response, version, &body);
+        let configs = &json["results"][0]["configs"];
+        let values =
+            [0, 1, 2].map(|at| (configs[at]["value"].clone(), configs[at]["synonyms"][0]["value"].clone()));
+        let wanted = [("[hidden]", "[hidden]"), ("hunter2", "hunter2"), ("[hidden]", "hunter2")];
+        assert_eq!(
+            values,
+            wanted.map(|(value, synonym)| (value.into(), synonym.into())),
+            "version {version}"
+        );
+    }
+}
+
+#[test]
+fn what_an_envelope_and_the_metadata_log_hold_is_not_shown() {
+    let request = EnvelopeRequest::default().with_request_data(Bytes::from_static(b"hunter2"));
+    let json = read_one(ApiKey::Envelope, Direction::Request, 0, &encoded(&request, 0));
+    assert_eq!(json["requestData"], json!({"bytes": 7}));
+    let mut batch = BatchBuilder::new(Offset(0), Compression::NONE);
+    batch.append(Timestamp(5), None, Some(b"hunter2"), &[]);
+    let records = batch.finish().expect("encodes");
+    let config = Config { records: true, ..config() };
+    for (id, is_shown) in [(1, false), (2, true)] {
+        let partition = PartitionData::default().with_records(Some(records.clone()));
+        let topic = FetchableTopicResponse::default()
+            .with_topic_id(uuid::Uuid::from_u128(id))
+            .with_partitions(vec![partition]);
+        let response = FetchResponse::default().with_responses(vec![topic]);
+        let body = encoded(&response, 16);
+        let (_, json) = read(ApiKey::Fetch, Direction::Response, 16, &body, &config, &TopicNames::default())
+            .expect("decodes");
+        assert_eq!(json.to_string().contains("hunter2"), is_shown, "{json}");
+    }
+}
+
+#[test]
+fn strings_and_unknown_tags_are_cut_where_the_line_is_full() {
+    let config = Config { line_bytes_max: 200, ..config() };
+    let topic =
+        MetadataRequestTopic::default().with_name(Some(StrBytes::from_string("x".repeat(30_000)).into()));
+    let body = encoded(&MetadataRequest::default().with_topics(Some(vec![topic])), 9);
+    let (decoded, _) = read(ApiKey::Metadata, Direction::Request, 9, &body, &config, &TopicNames::default())
+        .expect("decodes");
+    assert!(decoded.json.len() < 600, "{}", decoded.json);
+    // No topics, three flags, and a hundred tags of a hundred bytes.
+    let tags: Vec<u8> = (0..100u8).flat_map(|tag| [vec![tag, 100], vec![b'x'; 100]].concat()).collect();
+    let body = fields(&[&[1, 0, 0, 0, 100], &tags]);
+    let (decoded, json) =
+        read(ApiKey::Metadata, Direction::Request, 9, &body, &config, &TopicNames::default())
+            .expect("decodes");
+    assert!(decoded.json.len() < 600, "{}", decoded.json);
+    assert!(json["(tags)"].as_str().is_some_and(|text| text.ends_with(" more)")), "{json}");
+}
+
+#[test]
+fn acknowledgements_are_known_of_a_produce_request_that_cannot_be_read() {
+    let schemas = Schemas::new();
+    let message = schemas.find(ApiKey::Produce as i16, Direction::Request).expect("known");
+    let of = |version: i16, body: &[u8]| acks(message, version, &Bytes::copy_from_slice(body));
+    assert_eq!(of(9, &[0, 0, 0, 0xff]), Some(0));
+    assert_eq!(of(9, &[2, b't', 0xff, 0xff, 0xff]), Some(-1));
+    assert_eq!(of(8, &[0xff, 0xff, 0, 1, 7]), Some(1));
+    assert_eq!(of(9, &[0xff]), None);
 }
 
 #[test]

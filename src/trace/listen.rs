@@ -132,3 +132,7 @@ fn serve(shared: &Arc<Shared>, number: u64, client: TcpStream, upstream: &Addres
         eprintln!("kuring trace: connection {number} to {upstream}: {error}");
     }
 }
+
+#[cfg(test)]
+#[path = "listen_tests.rs"]
+mod tests;

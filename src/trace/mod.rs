@@ -12,6 +12,7 @@ mod json;
 mod listen;
 mod records;
 mod schema;
+mod secrets;
 
 pub use address::{Address, AddressError};
 pub use filter::{Filter, FilterError};
@@ -39,7 +40,7 @@ pub struct Config {
     pub records: bool,
     /// A longer frame ends its connection.
     pub frame_bytes_max: usize,
-    /// The JSON of a longer message leaves out elements of its arrays.
+    /// The JSON of a longer message leaves out elements of its arrays and the ends of its strings.
     pub line_bytes_max: usize,
 }
 

@@ -65,7 +65,7 @@ fn list(batch: &BatchView<'_>, json: &mut Json) {
         Ok(records) => {
             for outcome in records {
                 if json.is_full() {
-                    return json.string("(more)");
+                    return json.note("(more)");
                 }
                 match outcome {
                     Ok(entry) => record(&entry, batch.head().attributes().is_control(), json),
@@ -92,6 +92,10 @@ fn record(record: &Record<'_>, is_control: bool, json: &mut Json) {
         json.key("headers");
         json.open('[');
         for header in record.headers {
+            if json.is_full() {
+                json.note("(more)");
+                break;
+            }
             json.open('{');
             json.key("key");
             json.bytes(header.key);
