@@ -14,16 +14,44 @@ use kafka_protocol::messages::{
 };
 
 use super::Client;
+use super::answer_room::AnswerRoom;
 use super::cluster_view::text;
 use crate::base::{BrokerId, PartitionIndex};
 use crate::metadata::{Image, Refusal};
 use crate::wire::ErrorCode;
 
+/// What a partition's part of the answer takes beside its message, about.
+const RESULT_BYTES: usize = 96;
+
 pub async fn alter(
     client: &Client,
     request: AlterPartitionReassignmentsRequest,
 ) -> AlterPartitionReassignmentsResponse {
-    respond(&client.shard.image(), &request)
+    let image = client.shard.image();
+    let mut room = AnswerRoom::new(client);
+    // Version 0 has no field for it and its default is true.
+    let may_change_factor = request.allow_replication_factor_change;
+    let mut responses = Vec::with_capacity(request.topics.len());
+    for topic in request.topics {
+        let mut partitions = Vec::with_capacity(topic.partitions.len());
+        for wanted in &topic.partitions {
+            let mut answer = too_long(wanted);
+            if !room.is_cut() {
+                let made = respond(&image, &topic.name, wanted, may_change_factor);
+                let message = made.error_message.as_ref().map_or(0, |message| message.len());
+                if room.add(RESULT_BYTES + message).await {
+                    answer = made;
+                }
+            }
+            partitions.push(answer);
+        }
+        responses
+            .push(ReassignableTopicResponse::default().with_name(topic.name).with_partitions(partitions));
+    }
+    AlterPartitionReassignmentsResponse::default()
+        .with_allow_replication_factor_change(may_change_factor)
+        .with_error_message(None)
+        .with_responses(responses)
 }
 
 /// None is under way.
@@ -31,32 +59,28 @@ pub async fn list(_: &Client, _: ListPartitionReassignmentsRequest) -> ListParti
     ListPartitionReassignmentsResponse::default().with_error_message(None)
 }
 
+fn too_long(wanted: &ReassignablePartition) -> ReassignablePartitionResponse {
+    ReassignablePartitionResponse::default()
+        .with_partition_index(wanted.partition_index)
+        .with_error_code(ErrorCode::InvalidRequest.code())
+        .with_error_message(None)
+}
+
 fn respond(
     image: &Image,
-    request: &AlterPartitionReassignmentsRequest,
-) -> AlterPartitionReassignmentsResponse {
-    // Version 0 has no field for it and its default is true.
-    let may_change_factor = request.allow_replication_factor_change;
-    let topics = request.topics.iter().map(|topic| {
-        let partitions = topic.partitions.iter().map(|partition| {
-            let answer = ReassignablePartitionResponse::default()
-                .with_partition_index(partition.partition_index)
-                .with_error_message(None);
-            match reassign(image, &topic.name, partition, may_change_factor) {
-                Ok(()) => answer,
-                Err(refusal) => answer
-                    .with_error_code(refusal.code.code())
-                    .with_error_message(Some(text(&refusal.message))),
-            }
-        });
-        ReassignableTopicResponse::default()
-            .with_name(topic.name.clone())
-            .with_partitions(partitions.collect())
-    });
-    AlterPartitionReassignmentsResponse::default()
-        .with_allow_replication_factor_change(may_change_factor)
-        .with_error_message(None)
-        .with_responses(topics.collect())
+    topic: &str,
+    wanted: &ReassignablePartition,
+    may_change_factor: bool,
+) -> ReassignablePartitionResponse {
+    let answer = ReassignablePartitionResponse::default()
+        .with_partition_index(wanted.partition_index)
+        .with_error_message(None);
+    match reassign(image, topic, wanted, may_change_factor) {
+        Ok(()) => answer,
+        Err(refusal) => {
+            answer.with_error_code(refusal.code.code()).with_error_message(Some(text(&refusal.message)))
+        }
+    }
 }
 
 fn reassign(
@@ -115,10 +139,8 @@ fn check(image: &Image, replicas: &[BrokerId]) -> Result<(), Refusal> {
 
 #[cfg(test)]
 mod tests {
-    use kafka_protocol::messages::alter_partition_reassignments_request::ReassignableTopic;
-
+    use super::super::cluster_view::broker_ids;
     use super::super::cluster_view::testing::cluster;
-    use super::super::cluster_view::{broker_ids, topic_name};
     use super::*;
     use crate::wire::guard;
     use crate::wire::header::CorrelationId;
@@ -130,14 +152,12 @@ mod tests {
         let code = |topic: &str, index: i32, replicas: Option<Vec<_>>, may_change: bool| {
             let partition =
                 ReassignablePartition::default().with_partition_index(index).with_replicas(replicas);
-            let topic =
-                ReassignableTopic::default().with_name(topic_name(topic)).with_partitions(vec![partition]);
-            let request = AlterPartitionReassignmentsRequest::default()
-                .with_allow_replication_factor_change(may_change)
-                .with_topics(vec![topic]);
-            let response = respond(state.image(), &request);
+            let answer = respond(state.image(), topic, &partition, may_change);
+            let code = answer.error_code;
+            let topic = ReassignableTopicResponse::default().with_partitions(vec![answer]);
+            let response = AlterPartitionReassignmentsResponse::default().with_responses(vec![topic]);
             assert!(guard::encode(1, CorrelationId(1), &response).is_ok());
-            response.responses[0].partitions[0].error_code
+            code
         };
         assert_eq!(code("t", 0, ids(&[1, 2]), true), 0);
         assert_eq!(code("t", 0, ids(&[2, 1]), false), 0);

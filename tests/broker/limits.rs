@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
 use kafka_protocol::messages::{
-    ApiKey, ApiVersionsRequest, DeleteGroupsRequest, DescribeConfigsRequest, DescribeGroupsRequest,
-    HeartbeatRequest, MetadataRequest, ProduceRequest,
+    AlterPartitionReassignmentsRequest, ApiKey, ApiVersionsRequest, DeleteGroupsRequest,
+    DescribeConfigsRequest, DescribeGroupsRequest, ElectLeadersRequest, HeartbeatRequest, MetadataRequest,
+    ProduceRequest, alter_partition_reassignments_request, elect_leaders_request,
 };
 use kafka_protocol::protocol::StrBytes;
 
@@ -403,6 +404,46 @@ fn an_answer_that_would_be_too_long_is_cut_and_others_are_served_meanwhile() {
         other => panic!("{other:?}"),
     }
     assert!(broker.resident_bytes() < 600 << 20, "{} MiB", broker.resident_bytes() >> 20);
+}
+
+/// The names that a request has come again in the message of each of its partitions.
+#[test]
+fn an_answer_of_elections_or_reassignments_does_not_grow_beyond_its_bound() {
+    if Broker::is_kafka() {
+        return;
+    }
+    let broker = Broker::with(1, &[]);
+    let mut raw = Raw::connect(&broker);
+    let name = StrBytes::from_string("x".repeat(30_000));
+    let elect = ElectLeadersRequest::default().with_topic_partitions(Some(vec![
+        elect_leaders_request::TopicPartitions::default()
+            .with_topic(name.clone().into())
+            .with_partitions((0..6000).collect()),
+    ]));
+    let codes: Vec<i16> = raw.call(2, &elect).replica_election_results[0]
+        .partition_result
+        .iter()
+        .map(|result| result.error_code)
+        .collect();
+    assert_eq!((codes.len(), codes[0], codes[5999]), (6000, 3, 42));
+    assert!(limit_hits(&broker, "answer_bytes") > 0.0);
+    let strange = ElectLeadersRequest::default().with_election_type(7);
+    assert_eq!(raw.call(2, &strange).error_code, 42);
+    let partition = |index| {
+        alter_partition_reassignments_request::ReassignablePartition::default()
+            .with_partition_index(index)
+            .with_replicas(Some(vec![1.into()]))
+    };
+    let reassign = AlterPartitionReassignmentsRequest::default().with_topics(vec![
+        alter_partition_reassignments_request::ReassignableTopic::default()
+            .with_name(name.into())
+            .with_partitions((0..6000).map(partition).collect()),
+    ]);
+    let response = raw.call(1, &reassign);
+    let codes: Vec<i16> =
+        response.responses[0].partitions.iter().map(|partition| partition.error_code).collect();
+    assert_eq!((codes.len(), codes[0], codes[5999]), (6000, 3, 42));
+    assert!(works(&mut raw));
 }
 
 #[test]
