@@ -63,6 +63,11 @@ impl Client {
         Self { shard, listener, peer, sessions, share_sessions, leaning, line, waited, beyond, charged }
     }
 
+    /// The connection has ended: what waits for it alone is dropped.
+    pub fn end(&self) {
+        self.line.end();
+    }
+
     /// Notes what the request in service holds of the shard's memory by its length.
     pub fn note_charged(&self, bytes: usize) {
         self.charged.set(bytes);

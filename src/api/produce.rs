@@ -113,14 +113,14 @@ pub async fn begin(
     let (line, shard) = (client.line.clone(), client.shard.clone());
     let queueing = {
         let client = client.clone();
-        // Nobody listens when the connection has ended; the batches are written all the same.
+        // Nobody listens when the connection has ended; what is queued is written all the same.
         async move { drop(tell.send(queue(&client, plan).await)) }
     };
     line.join(Box::pin(queueing), move || shard.end_turn()).await;
     Box::pin(async move {
         match queued.await {
             Ok(queued) => finish(&client, &header, acks, queued).await,
-            // Tasks are dropped only with the shard.
+            // It was dropped with the connection, or with the shard.
             Err(oneshot::Canceled) => std::future::pending().await,
         }
     })
@@ -132,7 +132,7 @@ async fn queue(client: &Rc<Client>, plan: Plan) -> Queued {
     let mut verified = Duration::ZERO;
     if let Some(transaction) = transaction {
         let start = clock::monotonic();
-        verify_shares(client, version, &image, &transaction, timeout, &mut shares, &mut response).await;
+        verify_shares(client, version, &image, transaction, timeout, &mut shares, &mut response).await;
         verified = clock::monotonic().since(start);
     }
     let mut sent = Vec::with_capacity(shares.len());

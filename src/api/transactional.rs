@@ -2,7 +2,7 @@
 //! (KIP-890). Those that fail are answered and taken out before anything is queued.
 
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ use zerocopy::FromBytes;
 
 use super::Client;
 use super::shares::{Place, Share};
-use super::verification::{Candidate, Operation, produce_failure, verify};
+use super::verification::{Candidate, Operation, Verdict, give_back, produce_failure, verify};
 use crate::base::TopicPartition;
 use crate::base::clock;
 use crate::coordinator::transactions::Producer;
-use crate::log::Claim;
+use crate::io::runtime::{Queue, spawn};
 use crate::metadata::Image;
 use crate::shard::messages::AppendPart;
 use crate::wire::ErrorCode;
@@ -26,8 +26,12 @@ use crate::wire::record::BatchHead;
 
 /// A verification may take so long however soon the client wants its answer.
 const PATIENCE_MIN: Duration = Duration::from_secs(1);
+/// And no longer however late it does (Kafka's `request.timeout.ms`, which bounds the same): its batches are in memory
+/// all the time.
+const PATIENCE_MAX: Duration = Duration::from_secs(30);
 
 /// Whose transaction a request writes to.
+#[derive(Clone)]
 pub(super) struct Transaction {
     id: StrBytes,
     producer: Producer,
@@ -65,29 +69,36 @@ fn transactional_head(records: &Bytes) -> Option<BatchHead> {
     BatchHead::read_from_prefix(records).ok().map(|(head, _)| head)
 }
 
-/// Has each transactional batch verified; those that fail are answered and taken out. Takes about `timeout` at most.
+/// Has each transactional batch verified; those that fail are answered and taken out. Takes about `timeout` at most,
+/// and ends with the connection.
 pub(super) async fn verify_shares(
     client: &Rc<Client>,
     version: i16,
     image: &Image,
-    transaction: &Transaction,
+    transaction: Transaction,
     timeout: Duration,
     shares: &mut [Share<AppendPart, Place>],
     response: &mut ProduceResponse,
 ) {
     let operation = Operation::of_produce(version);
-    let verdicts = {
-        let verdicts = pin!(verdicts(client, operation, image, transaction, shares));
-        in_time(client, timeout.max(PATIENCE_MIN), verdicts).await
+    let (places, candidates) = candidates(image, shares);
+    let candidates: Rc<[Candidate]> = candidates.into();
+    let work = verdicts(client.clone(), operation, transaction.clone(), candidates.clone());
+    let enough = pin!(wait_long_enough(client, timeout));
+    let verdicts = match unless(Box::pin(work), enough).await {
+        Ok(verdicts) => verdicts,
+        Err(late) => {
+            let (client, count) = (client.clone(), candidates.len());
+            // The owners have to be told that nobody will use what they gave.
+            spawn(Queue::Serve, "late verification", async move {
+                give_back(&client, transaction.producer, &candidates, &late.await).await;
+            })
+            .detach();
+            vec![Err(ErrorCode::RequestTimedOut); count]
+        }
     };
-    let mut verdicts = verdicts.unwrap_or_else(|| {
-        client.shard.counters.append_timeouts.increment();
-        let candidates = candidates(image, shares).into_iter();
-        candidates.map(|candidate| (candidate.at, Err(ErrorCode::RequestTimedOut))).collect()
-    });
     // From the last on, so that what is taken out does not move the others.
-    verdicts.sort_unstable_by_key(|(at, _)| std::cmp::Reverse(*at));
-    for ((share, part), verdict) in verdicts {
+    for ((share, part), verdict) in places.into_iter().zip(verdicts).rev() {
         let share = &mut shares[share];
         match verdict {
             Ok(claim) => share.parts[part].claim = claim,
@@ -103,47 +114,58 @@ pub(super) async fn verify_shares(
     }
 }
 
-/// What `future` comes to, if it does in time.
-async fn in_time<T>(
-    client: &Rc<Client>,
-    patience: Duration,
-    future: impl Future<Output = T> + Unpin,
-) -> Option<T> {
-    match select(future, pin!(client.shard.sleep(patience))).await {
-        Either::Left((done, _)) => Some(done),
-        Either::Right(_) => None,
+/// Until a verification has taken too long, or nobody waits for it any more.
+async fn wait_long_enough(client: &Client, timeout: Duration) {
+    let patience = timeout.clamp(PATIENCE_MIN, PATIENCE_MAX);
+    let time = pin!(client.shard.sleep(patience));
+    if let Either::Left(_) = select(time, pin!(client.line.ended())).await {
+        client.shard.counters.append_timeouts.increment();
+        if timeout > PATIENCE_MAX {
+            client.shard.counters.verifications_late.increment();
+        }
+    }
+}
+
+/// What `work` comes to, unless there is `enough` before; then what is left of it.
+async fn unless<T>(
+    work: Pin<Box<dyn Future<Output = T>>>,
+    enough: impl Future<Output = ()> + Unpin,
+) -> Result<T, Pin<Box<dyn Future<Output = T>>>> {
+    match select(work, enough).await {
+        Either::Left((done, _)) => Ok(done),
+        Either::Right(((), work)) => Err(work),
     }
 }
 
 async fn verdicts(
-    client: &Client,
+    client: Rc<Client>,
     operation: Operation,
-    image: &Image,
-    transaction: &Transaction,
-    shares: &[Share<AppendPart, Place>],
-) -> Vec<(At, Result<Claim, ErrorCode>)> {
+    transaction: Transaction,
+    candidates: Rc<[Candidate]>,
+) -> Vec<Verdict> {
     let settings = &client.shard.config().transactions;
-    let give_up = clock::monotonic().plus(settings.add_retry_max);
+    let give_up = clock::monotonic().plus(settings.add_retry_max.min(PATIENCE_MAX));
     loop {
-        let candidates = candidates(image, shares);
-        let verified = verify(client, &transaction.id, transaction.producer, operation, candidates).await;
+        let verdicts = verify(&client, &transaction.id, transaction.producer, operation, &candidates).await;
         // The last transaction of a quick producer may still be on its way to the end.
-        let is_busy = verified.iter().any(|(_, verdict)| *verdict == Err(ErrorCode::ConcurrentTransactions));
+        let is_busy = verdicts.contains(&Err(ErrorCode::ConcurrentTransactions));
         if !is_busy || operation != Operation::Add || clock::monotonic() >= give_up {
-            return verified;
+            return verdicts;
         }
         client.shard.sleep(settings.add_retry_pause).await;
     }
 }
 
-fn candidates(image: &Image, shares: &[Share<AppendPart, Place>]) -> Vec<Candidate<At>> {
+/// The transactional batches and where they are, in order.
+fn candidates(image: &Image, shares: &[Share<AppendPart, Place>]) -> (Vec<At>, Vec<Candidate>) {
+    let mut places = Vec::new();
     let mut candidates = Vec::new();
     for (share_at, share) in shares.iter().enumerate() {
         for (part_at, part) in share.parts.iter().enumerate() {
             let Some(head) = transactional_head(&part.records) else { continue };
             let Some(topic) = image.topic_by_id(part.key.topic) else { continue };
+            places.push((share_at, part_at));
             candidates.push(Candidate {
-                at: (share_at, part_at),
                 owner: share.owner,
                 key: part.key,
                 partition: TopicPartition::new(topic.name.clone(), part.key.partition),
@@ -151,5 +173,36 @@ fn candidates(image: &Image, shares: &[Share<AppendPart, Place>]) -> Vec<Candida
             });
         }
     }
-    candidates
+    (places, candidates)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::io::runtime::{run_shard, sleep, yield_now};
+
+    #[test]
+    fn what_is_not_waited_for_any_more_can_go_on() {
+        run_shard("late", || async {
+            let is_done = Rc::new(Cell::new(false));
+            let work = {
+                let is_done = is_done.clone();
+                async move {
+                    sleep(Duration::from_millis(20)).await;
+                    is_done.set(true);
+                    7
+                }
+            };
+            let late = match unless(Box::pin(work), pin!(yield_now())).await {
+                Err(late) => late,
+                Ok(_) => panic!("it takes longer than one turn"),
+            };
+            assert!(!is_done.get());
+            assert_eq!(spawn(Queue::Serve, "rest", late).await, 7);
+            let forever = pin!(std::future::pending());
+            assert_eq!(unless(Box::pin(async { 8 }), forever).await.ok(), Some(8));
+        });
+    }
 }

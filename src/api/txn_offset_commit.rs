@@ -78,10 +78,9 @@ async fn claim(
     let topic = image.topic(&partition.topic).ok_or(ErrorCode::NotCoordinator)?;
     partition_image(topic, partition.partition).ok_or(ErrorCode::NotCoordinator)?;
     let target = find_partition(&client.shard, topic, partition.partition)?;
-    let candidate =
-        Candidate { at: (), owner: target.owner, key: target.key, partition, sequence: NO_SEQUENCE };
-    let mut verified = verify(client, transactional_id, producer, operation, vec![candidate]).await;
-    verified.pop().map_or(Err(ErrorCode::UnknownServerError), |((), result)| result)
+    let candidate = Candidate { owner: target.owner, key: target.key, partition, sequence: NO_SEQUENCE };
+    let verdicts = verify(client, transactional_id, producer, operation, &[candidate]).await;
+    verdicts.into_iter().next().unwrap_or(Err(ErrorCode::UnknownServerError))
 }
 
 /// How a failed verification is told (Kafka's `CoordinatorOperationExceptionHelper`).

@@ -11,7 +11,7 @@ use super::shares::{Share, Shares};
 use super::transactions::{ask, mismatch};
 use crate::base::{ShardId, TopicPartition};
 use crate::coordinator::transactions::{Producer, Request, Response, TransactionVersion};
-use crate::log::{Claim, Guard};
+use crate::log::Claim;
 use crate::shard::PartitionKey;
 use crate::shard::messages::{RefusedGuard, Reply, Request as ShardRequest, VerifyQuery};
 use crate::wire::ErrorCode;
@@ -45,80 +45,93 @@ impl Operation {
 }
 
 /// A batch that is to be appended.
-pub(super) struct Candidate<At> {
-    pub at: At,
+pub(super) struct Candidate {
     pub owner: ShardId,
     pub key: PartitionKey,
     pub partition: TopicPartition,
     pub sequence: i32,
 }
 
-/// What each batch may claim when it is appended, in any order.
-pub(super) async fn verify<At>(
+/// What a batch may claim when it is appended, or why it must not be.
+pub(super) type Verdict = Result<Claim, ErrorCode>;
+
+/// The verdicts on the candidates, in their order. Whoever does not use those that they are given, which may have come
+/// too late, is to [`give_back`] what is in them.
+pub(super) async fn verify(
     client: &Client,
     id: &StrBytes,
     producer: Producer,
     operation: Operation,
-    candidates: Vec<Candidate<At>>,
-) -> Vec<(At, Result<Claim, ErrorCode>)> {
+    candidates: &[Candidate],
+) -> Vec<Verdict> {
     if operation != Operation::Add && !client.shard.config().transactions.verifies_partitions {
-        return candidates.into_iter().map(|candidate| (candidate.at, Ok(Claim::Unchecked))).collect();
+        return candidates.iter().map(|_| Ok(Claim::Unchecked)).collect();
     }
     let mut shares = Shares::new();
-    for Candidate { at, owner, key, partition, sequence } in candidates {
+    for (at, Candidate { owner, key, sequence, .. }) in candidates.iter().enumerate() {
         let bumps_epoch = operation == Operation::Add;
-        let place = (at, owner, key, partition);
-        shares.add(owner, place, VerifyQuery { key, producer, sequence, bumps_epoch });
+        shares.add(*owner, at, VerifyQuery { key: *key, producer, sequence: *sequence, bumps_epoch });
     }
     let answers = shares.ask(&client.shard, ShardRequest::Verify, |reply| match reply {
         Reply::Verify(answers) => Some(answers),
         _ => None,
     });
-    let mut verified = Vec::new();
+    let mut verdicts: Vec<Verdict> = candidates.iter().map(|_| Ok(Claim::Open)).collect();
     let mut beginning = Vec::new();
-    for ((at, owner, key, partition), answer) in answers.await {
+    for (at, answer) in answers.await {
         match answer {
-            Ok(None) => verified.push((at, Ok(Claim::Open))),
-            Ok(Some(guard)) => beginning.push(Beginning { at, owner, key, partition, guard }),
-            Err(error) => verified.push((at, Err(error))),
+            Ok(None) => {}
+            Ok(Some(guard)) => beginning.push((at, guard)),
+            Err(error) => verdicts[at] = Err(error),
         }
     }
     if beginning.is_empty() {
-        return verified;
+        return verdicts;
     }
-    let partitions = beginning.iter().map(|beginning| beginning.partition.clone()).collect();
+    let partitions = beginning.iter().map(|(at, _)| candidates[*at].partition.clone()).collect();
     let missing = ask_coordinator(client, id, producer, operation, partitions).await;
     let counters = &client.shard.counters;
     counters.verifications.add(beginning.len() as u64);
     let mut refused = Shares::new();
-    for Beginning { at, owner, key, partition, guard } in beginning {
-        let result = match &missing {
-            Ok(missing) if missing.contains(&partition) => Err(not_added(operation)),
+    for (at, guard) in beginning {
+        let Candidate { owner, key, partition, .. } = &candidates[at];
+        verdicts[at] = match &missing {
+            Ok(missing) if missing.contains(partition) => Err(not_added(operation)),
             Ok(_) => Ok(Claim::Begins(guard)),
             Err(error) => Err(*error),
         };
-        if let Err(error) = result {
+        if let Err(error) = verdicts[at] {
             counters.verifications_failed.increment();
             let is_final = !is_asked_again(error);
-            refused.add(owner, (), RefusedGuard { key, producer: producer.id, guard, is_final });
+            refused.add(*owner, (), RefusedGuard { key: *key, producer: producer.id, guard, is_final });
         }
-        verified.push((at, result));
     }
-    give_back(client, refused).await;
-    verified
+    tell_refused(client, refused).await;
+    verdicts
 }
 
-/// A batch that may begin its transaction, if the coordinator says so.
-struct Beginning<At> {
-    at: At,
-    owner: ShardId,
-    key: PartitionKey,
-    partition: TopicPartition,
-    guard: Guard,
+/// Nothing will be appended with these verdicts; the same batches may come again.
+pub(super) async fn give_back(
+    client: &Client,
+    producer: Producer,
+    candidates: &[Candidate],
+    verdicts: &[Verdict],
+) {
+    let mut refused = Shares::new();
+    for (Candidate { owner, key, .. }, verdict) in candidates.iter().zip(verdicts) {
+        if let Ok(Claim::Begins(guard)) = *verdict {
+            refused.add(
+                *owner,
+                (),
+                RefusedGuard { key: *key, producer: producer.id, guard, is_final: false },
+            );
+        }
+    }
+    tell_refused(client, refused).await;
 }
 
 /// Tells the owners whose guards are good for nothing.
-async fn give_back(client: &Client, refused: Shares<RefusedGuard, ()>) {
+async fn tell_refused(client: &Client, refused: Shares<RefusedGuard, ()>) {
     for Share { owner, parts, .. } in refused.into_vec() {
         match client.shard.ask(owner, ShardRequest::RefuseVerified(parts)).await {
             Reply::Done => {}

@@ -462,7 +462,6 @@ fn entry(
 
 #[cfg(test)]
 mod tests {
-    use super::super::verification::VERIFICATIONS_MAX;
     use super::*;
     use crate::wire::record::Attributes;
 
@@ -757,23 +756,5 @@ mod tests {
         let guard = begin(&mut producers, 0, 0, false).unwrap().unwrap();
         producers.refuse_verification(ProducerId(1), guard, false);
         assert!(is_good(&producers, guard), "it will be asked again");
-    }
-
-    #[test]
-    fn verifications_are_bounded() {
-        let mut producers = Producers::default();
-        let ask = |producers: &mut Producers, id| {
-            let query = Query { id: ProducerId(id), ..query(0, 0, false) };
-            producers.begin_verification(query, Timestamp(1000))
-        };
-        let last = VERIFICATIONS_MAX as i64;
-        for id in 0..last {
-            assert!(ask(&mut producers, id).is_ok());
-        }
-        assert_eq!(ask(&mut producers, last), Err(ErrorCode::CoordinatorNotAvailable));
-        let guard = ask(&mut producers, 0).unwrap().unwrap();
-        producers.refuse_verification(ProducerId(0), guard, true);
-        producers.refuse_verification(ProducerId(0), guard, true);
-        assert!(ask(&mut producers, last).is_ok());
     }
 }

@@ -228,7 +228,8 @@ impl Connection {
         }
         self.listener.ended.increment();
         self.connections.count_closed(self.registered.entry.closed.get().unwrap_or(end.reason()));
-        // What is on its way is written all the same; nobody waits for its answer.
+        self.client.end();
+        // What is queued is written all the same; nobody waits for its answer.
         self.shard.end_turn();
     }
 

@@ -137,6 +137,8 @@ crate::counters! {
         pub verifications_failed: total "kuring_transaction_verifications_failed_total",
         /// A transactional batch came while its log had given out as many guards as it may.
         pub verifications_refused: limit "verifications",
+        /// A transaction was not found at its coordinator in the longest time that a produce request may wait for it.
+        pub verifications_late: limit "verification_time",
         /// A batch decompressed to more than kuring.decompression.bytes.max or kuring.decompression.ratio.max allow.
         pub batches_too_large_decompressed: limit "decompressed_bytes",
         /// A compressed batch waited because as many of its shard as may be were half done.

@@ -36,7 +36,12 @@ pub fn limit_hits(broker: &Broker, limit: &str) -> f64 {
 
 /// The sum of all series of a metric.
 pub fn metric(broker: &Broker, name: &str) -> u64 {
-    Scrape::of(broker.admin()).sum(name, &[]) as u64
+    metric_with(broker, name, &[])
+}
+
+/// The sum of the series of a metric that have all these labels.
+pub fn metric_with(broker: &Broker, name: &str, labels: &[(&str, &str)]) -> u64 {
+    Scrape::of(broker.admin()).sum(name, labels) as u64
 }
 
 /// Series with their labels as written, as `prometheus_parse` reads them.

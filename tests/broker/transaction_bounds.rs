@@ -3,7 +3,7 @@
 
 use kafka_protocol::messages::ProduceRequest;
 
-use crate::admin::get;
+use crate::admin::{get, metric_with};
 use crate::harness::batch::Batch;
 use crate::harness::client::Client;
 use crate::harness::raw::{PRODUCE, Raw, fetch, produce};
@@ -88,6 +88,40 @@ fn a_connection_that_ends_while_its_batch_is_verified_leaves_the_batch_to_be_wri
         partition.high_watermark
     };
     eventually("it is written", || (read() == 1).then_some(()));
+}
+
+#[test]
+fn what_waits_to_be_verified_goes_with_a_connection_that_breaks() {
+    if Broker::is_kafka() {
+        return;
+    }
+    let mut h = Rules::with(&[("add.partitions.to.txn.retry.backoff.max.ms", "60000")]);
+    let next = hold_an_end(&mut h, "w");
+    let mut other = Raw::connect(&h.broker);
+    let read = |h: &mut Rules| {
+        let partition = h.raw.call(12, &fetch("t", &[(0, 0)])).responses[0].partitions[0].clone();
+        partition.high_watermark
+    };
+    other.send(PRODUCE, &produce("t", 0, 1, Batch::now(&["plain"]).encode()));
+    eventually("it is written", || (read(&mut h) == 1).then_some(()));
+    other.send(PRODUCE, &transactional("t", "w", next, 0, 60_000));
+    other.send(PRODUCE, &produce("t", 0, 1, Batch::now(&["behind it"]).encode()));
+    let received = || metric_with(&h.broker, "kuring_requests_total", &[("api", "Produce")]);
+    eventually("all three are there", || (received() >= 4).then_some(()));
+    // With an answer that was not read the peer's kernel resets the connection.
+    drop(other);
+    eventually("the broker has noticed", || {
+        let lost = metric_with(&h.broker, "kuring_connections_closed_total", &[("reason", "lost")]);
+        (lost >= 1).then_some(())
+    });
+    h.raw.set_topic_config("held", HELD.0, None);
+    h.await_state("w", "CompleteCommit");
+    assert_eq!(
+        send(&mut h.raw, &transactional("t", "w", next, 0, 10_000)),
+        (OK, 1),
+        "nothing came before it"
+    );
+    assert_eq!(read(&mut h), 2);
 }
 
 #[test]
