@@ -1,7 +1,7 @@
 //! Writes the ends of transactions to their partitions: one message per owner shard, and for the offsets topic
 //! through the group coordinator, which then knows what the transaction's commits have come to.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -40,6 +40,21 @@ pub(super) type Results = Vec<(TopicPartition, Result<(), ErrorCode>)>;
 pub(super) struct Round {
     pub marker: Marker,
     pub partitions: BTreeSet<TopicPartition>,
+}
+
+/// Puts those together that go to the same partitions: they would wait for the same. Any others would hold each other
+/// up, and one partition that does not answer all of them.
+pub(super) fn gather<T>(rounds: Vec<(T, Round)>) -> Vec<Vec<(T, Round)>> {
+    let mut gathered: BTreeMap<BTreeSet<TopicPartition>, Vec<(T, Round)>> = BTreeMap::new();
+    for (with, round) in rounds {
+        match gathered.get_mut(&round.partitions) {
+            Some(rounds) => rounds.push((with, round)),
+            None => {
+                gathered.insert(round.partitions.clone(), vec![(with, round)]);
+            }
+        }
+    }
+    gathered.into_values().collect()
 }
 
 /// The partition as the shards know it.
@@ -133,5 +148,41 @@ async fn end_on_offsets(
             other => crate::base::fatal(format_args!("a marker got another's answer: {other:?}")),
         },
         _ => crate::base::fatal("a marker got another request's answer"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::{ProducerEpoch, ProducerId};
+    use crate::coordinator::transactions::{Producer, TransactionVersion};
+
+    fn round(producer: i64, names: &[&str]) -> (i64, Round) {
+        let marker = Marker {
+            producer: Producer { id: ProducerId(producer), epoch: ProducerEpoch(0) },
+            commit: true,
+            coordinator_epoch: 0,
+            version: TransactionVersion::V2,
+        };
+        let partitions = names.iter().map(|name| TopicPartition::new(*name, PartitionIndex(0))).collect();
+        (producer, Round { marker, partitions })
+    }
+
+    #[test]
+    fn a_partition_that_does_not_answer_holds_up_its_own_transactions_alone() {
+        let rounds = vec![
+            round(1, &["slow"]),
+            round(2, &["quick"]),
+            round(3, &["slow"]),
+            round(4, &["quick", "slow"]),
+            round(5, &["quick"]),
+        ];
+        let gathered = gather(rounds);
+        let numbers: Vec<Vec<i64>> =
+            gathered.iter().map(|rounds| rounds.iter().map(|(number, _)| *number).collect()).collect();
+        assert_eq!(numbers, [vec![2, 5], vec![4], vec![1, 3]]);
+        for rounds in gathered {
+            assert!(rounds.iter().all(|(_, round)| round.partitions == rounds[0].1.partitions));
+        }
     }
 }

@@ -196,8 +196,7 @@ impl Driver {
         (result, effects)
     }
 
-    /// Does what has come due. Rounds of markers that failed before are gathered: they may be many, and wait for each
-    /// other. Others are not, so that a partition that does not answer holds up its own transactions alone.
+    /// Does what has come due. Rounds of markers that failed before are gathered, for they may be many.
     fn advance(self: &Rc<Self>) {
         let ((), effects) = self.act(|coordinator, now| coordinator.advance(now));
         let mut rounds = Vec::new();
@@ -209,7 +208,7 @@ impl Driver {
                 effect => self.perform(effect),
             }
         }
-        if !rounds.is_empty() {
+        for rounds in markers::gather(rounds) {
             self.start_markers(rounds);
         }
     }
