@@ -214,6 +214,8 @@ crate::counters! {
         pub transactions_refused_pending: limit "transactions_pending",
         /// A transactional id or partitions of a transaction would have gone beyond kuring.transactions.bytes.max.
         pub transactions_refused_room: limit "transaction_bytes",
+        /// A producer asked for an id while as many as may be waited for one.
+        pub producer_ids_refused: limit "producer_ids",
     }
 }
 

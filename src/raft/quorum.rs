@@ -4,7 +4,7 @@
 //! waits until they are durable and applied, and answers. Per kind of command it keeps how long they waited
 //! and how long they ran.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ use super::types::{Proposal, Types};
 use super::vote_file::VoteFile;
 use crate::base::clock::{self, Monotonic};
 use crate::base::random::Random;
-use crate::base::{BrokerId, ProducerId, fatal};
+use crate::base::{BrokerId, PROCESS, ProducerId, fatal};
 use crate::io::Files;
 use crate::io::runtime::{self, Queue, Task};
 use crate::io::threads::FileThreads;
@@ -39,6 +39,9 @@ use crate::wire::ErrorCode;
 
 /// Commands that wait for the driver; more wait at their senders, whose number the connections bound.
 const COMMANDS_WAITING_MAX: usize = 256;
+
+/// Producers that may wait for a block of ids at a time; further ones are to ask again.
+const PRODUCER_ID_WAITS_MAX: usize = 4096;
 
 /// Records, and bytes of them, in one entry of what a cluster begins with: far from what an entry may hold.
 const BEGIN_RECORDS_MAX: usize = 1000;
@@ -158,6 +161,28 @@ pub struct Quorum {
     images: watch::Receiver<Arc<Image>>,
     times: Rc<RefCell<Times>>,
     producer_ids: Mutex<ProducerIds>,
+    producer_id_waits: Cell<usize>,
+}
+
+/// A place among those who wait for a producer id.
+struct Wait<'a>(&'a Cell<usize>);
+
+impl<'a> Wait<'a> {
+    /// `None` when there is none.
+    fn begin(waits: &'a Cell<usize>) -> Option<Self> {
+        if waits.get() >= PRODUCER_ID_WAITS_MAX {
+            PROCESS.producer_ids_refused.increment();
+            return None;
+        }
+        waits.set(waits.get() + 1);
+        Some(Self(waits))
+    }
+}
+
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
 }
 
 impl Quorum {
@@ -200,8 +225,8 @@ impl Quorum {
         };
         driver.check_cluster(&settings.cluster_id, settings.dir, settings.begin).await?;
         runtime::spawn(Queue::Control, "controller", driver.run(waiting)).detach();
-        let producer_ids = Mutex::new(ProducerIds::default());
-        Ok(Rc::new(Quorum { node: settings.node, messages, images, times, producer_ids }))
+        let (producer_ids, producer_id_waits) = (Mutex::new(ProducerIds::default()), Cell::new(0));
+        Ok(Rc::new(Quorum { node: settings.node, messages, images, times, producer_ids, producer_id_waits }))
     }
 
     /// Runs a command after those that wait. When it returns `Ok` the change is on the disk and in
@@ -223,8 +248,13 @@ impl Quorum {
         Images(self.images.clone())
     }
 
-    /// An id that no producer has or ever had. The registered broker takes them in durable blocks.
+    /// An id that no producer has or ever had. The registered broker takes them in durable blocks. When too many wait
+    /// for one, the answer is COORDINATOR_LOAD_IN_PROGRESS, which is Kafka's to all of them.
     pub async fn allocate_producer_id(&self) -> Result<ProducerId, Refusal> {
+        let Some(_wait) = Wait::begin(&self.producer_id_waits) else {
+            let text = "Too many producers wait for an id.";
+            return Err(Refusal::new(ErrorCode::CoordinatorLoadInProgress, text));
+        };
         let mut ids = self.producer_ids.lock().await;
         if let Some(id) = ids.take() {
             return Ok(id);

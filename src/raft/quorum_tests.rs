@@ -1,6 +1,9 @@
 //! The quorum of one on real files: start, restart, snapshots, refusals.
 
+use std::collections::BTreeSet;
 use std::path::Path;
+
+use futures::future::join_all;
 
 use super::*;
 use crate::base::BrokerEpoch;
@@ -130,6 +133,23 @@ fn producer_ids_never_repeat_over_restarts() {
             quorum.shutdown().await;
         }
         assert!(last >= 7499);
+    });
+}
+
+#[test]
+fn producers_that_wait_for_an_id_are_bounded() {
+    on_a_shard(|dir, threads| async move {
+        let quorum = open(dir.path(), &threads).await;
+        register(&quorum).await;
+        // All of them ask before the first block can come.
+        let answers = join_all((0..PRODUCER_ID_WAITS_MAX + 2).map(|_| quorum.allocate_producer_id())).await;
+        let given: BTreeSet<_> = answers.iter().flatten().copied().collect();
+        assert_eq!(given.len(), PRODUCER_ID_WAITS_MAX);
+        let refused: Vec<_> = answers.iter().filter_map(|answer| answer.as_ref().err()).collect();
+        assert!(refused.iter().all(|refusal| refusal.code == ErrorCode::CoordinatorLoadInProgress));
+        assert_eq!(refused.len(), 2);
+        assert!(quorum.allocate_producer_id().await.is_ok(), "there is room again");
+        quorum.shutdown().await;
     });
 }
 

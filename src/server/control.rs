@@ -35,7 +35,7 @@ impl Services {
 }
 
 impl Control for Services {
-    fn handle(self: Rc<Self>, request: ControlRequest, answer: Answer) {
+    fn handle(self: Rc<Self>, request: ControlRequest, mut answer: Answer) {
         match request {
             ControlRequest::Command(command) => {
                 spawn(Queue::Control, "command", async move {
@@ -49,6 +49,8 @@ impl Control for Services {
             ControlRequest::Transaction(request) => self.transactions.handle(*request, answer),
             ControlRequest::ShareState(request) => self.shares.handle(*request, answer),
             ControlRequest::ProducerId => {
+                // A block of ids may take long: the others of its shard are not to wait for the credit it came with.
+                answer.park();
                 spawn(Queue::Control, "producer id", async move {
                     let result = self.quorum.allocate_producer_id().await;
                     answer.send(Reply::Control(ControlReply::ProducerId(result)));
