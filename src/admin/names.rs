@@ -210,13 +210,15 @@ crate::families! {
     TRANSACTIONAL_IDS: gauge "kuring_transactional_ids" ["state"];
     /// What they and their transactions hold, about, of kuring.transactions.bytes.max.
     TRANSACTION_BYTES: gauge "kuring_transactions_bytes" [];
-    /// Records and rounds of markers that are on their way.
+    /// Records, rounds of markers and requests for producer ids that are on their way.
     TRANSACTIONS_PENDING: gauge "kuring_transactions_pending" [];
     /// Transactions whose end is decided and whose markers, or the record that they are complete, could not be written:
     /// they are tried again.
     TRANSACTION_RETRIES_WAITING: gauge "kuring_transaction_retries_waiting" [];
     /// How often that was so.
     TRANSACTION_RETRIES: counter "kuring_transaction_retries_total" [];
+    /// Ends of transactions that were not carried through, because a partition obeys a later coordinator.
+    TRANSACTIONS_FENCED: counter "kuring_transactions_fenced_total" [];
 }
 
 /// Limits that are counted where no [`counters!`](crate::counters) struct is, with their help.

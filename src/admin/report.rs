@@ -358,6 +358,7 @@ fn cluster(text: &mut Exposition, sources: &Sources, control: &ControlReport, re
     text.add(&names::TRANSACTIONS_PENDING, &[], transactions.pending);
     text.add(&names::TRANSACTION_RETRIES_WAITING, &[], transactions.retries_waiting);
     text.add(&names::TRANSACTION_RETRIES, &[], transactions.retries);
+    text.add(&names::TRANSACTIONS_FENCED, &[], transactions.fenced);
 }
 
 fn add_all(sums: &mut Vec<u64>, values: &[u64]) {

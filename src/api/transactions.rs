@@ -3,6 +3,7 @@
 //! forms of the versions are brought to one and back.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use futures::future::join_all;
 use kafka_protocol::messages::add_partitions_to_txn_request::{
@@ -17,13 +18,15 @@ use kafka_protocol::messages::{
     DescribeTransactionsRequest, DescribeTransactionsResponse, EndTxnRequest, EndTxnResponse,
     ListTransactionsRequest, ListTransactionsResponse, ProducerId as WireProducerId, TransactionalId,
 };
+use kafka_protocol::protocol::StrBytes;
 
 use super::answer_room::AnswerRoom;
 use super::internal_topics::CONSUMER_OFFSETS;
 use super::{Client, code, markers};
 use crate::base::{PartitionIndex, ProducerEpoch, ProducerId, ShardId, TopicPartition};
-use crate::coordinator::transactions::{Producer, Request, Response, TransactionVersion};
+use crate::coordinator::transactions::{ListFilter, Producer, Request, Response, TransactionVersion};
 use crate::coordinator::{compile_expression, partition_for};
+use crate::io::runtime::yield_if_needed;
 use crate::metadata::Image;
 use crate::shard::messages::{ControlReply, ControlRequest, Reply, Request as ShardRequest};
 use crate::wire::ErrorCode;
@@ -240,39 +243,62 @@ pub async fn list(client: &Client, request: ListTransactionsRequest) -> ListTran
     let Ok(pattern) = pattern.map(compile_expression).transpose() else {
         return failed(ErrorCode::InvalidRegularExpression);
     };
-    let is_asked_for = |id: &str| pattern.as_ref().is_none_or(|pattern| pattern.is_match(id));
+    let (filter, unknown_states) = filter_of(&request).await;
+    let filter = Arc::new(filter);
     let mut room = AnswerRoom::new(client);
-    let mut all = ListTransactionsResponse::default();
+    let mut all = Vec::new();
     let mut after = None;
     loop {
-        let (response, next) = match ask(client, Request::List { filters: request.clone(), after }).await {
-            Response::List { response, next } => (response, next),
+        let (listed, next) = match ask(client, Request::List { filter: filter.clone(), after }).await {
+            Response::List(Ok(listed)) => listed,
+            Response::List(Err(error)) => return failed(error),
             other => mismatch(&other),
         };
-        if response.error_code != 0 {
-            return response;
+        let mut bytes = 0;
+        for transaction in listed {
+            let id = &transaction.transactional_id;
+            if pattern.as_ref().is_none_or(|pattern| pattern.is_match(id)) {
+                bytes += LISTED_BYTES + id.len();
+                all.push(transaction);
+            }
+            // An id may have 32 KiB, and each byte of it may take an expression a µs.
+            yield_if_needed().await;
         }
-        let listed = response.transaction_states.into_iter().filter(|it| is_asked_for(&it.transactional_id));
-        let before = all.transaction_states.len();
-        all.transaction_states.extend(listed);
-        let bytes =
-            all.transaction_states[before..].iter().map(|it| LISTED_BYTES + it.transactional_id.len());
-        if !room.add(bytes.sum()).await {
+        if !room.add(bytes).await {
             return failed(ErrorCode::InvalidRequest);
         }
-        all.unknown_state_filters = response.unknown_state_filters;
         match next {
             Some(next) => after = Some(next),
-            None => return all,
+            None => break,
         }
     }
+    ListTransactionsResponse::default()
+        .with_transaction_states(all)
+        .with_unknown_state_filters(unknown_states)
+}
+
+/// What a request asks for by state, producer and age, and the states that there are none of.
+async fn filter_of(request: &ListTransactionsRequest) -> (ListFilter, Vec<StrBytes>) {
+    let mut filter = ListFilter::new(request.duration_filter);
+    let mut unknown = Vec::new();
+    for name in &request.state_filters {
+        if !filter.add_state(name) {
+            unknown.push(name.clone());
+        }
+        yield_if_needed().await;
+    }
+    for id in &request.producer_id_filters {
+        filter.add_producer(ProducerId(id.0));
+        yield_if_needed().await;
+    }
+    (filter, unknown)
 }
 
 #[cfg(test)]
 mod tests {
     use kafka_protocol::messages::TopicName;
     use kafka_protocol::messages::list_transactions_response::TransactionState as Listed;
-    use kafka_protocol::protocol::{Encodable, HeaderVersion, StrBytes};
+    use kafka_protocol::protocol::{Encodable, HeaderVersion};
 
     use super::*;
     use crate::wire::guard;

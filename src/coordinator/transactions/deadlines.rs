@@ -108,7 +108,7 @@ impl Coordinator {
     /// One turn of a sweep: ids for which nothing is under way, and the sweep as it goes on.
     pub(super) fn sweep(&self, mut sweep: Sweep, now: Now) -> (Vec<Place>, Sweep) {
         let mut places = Vec::new();
-        if self.tickets.len() >= PENDING_MAX {
+        if self.pending() >= PENDING_MAX {
             sweep.next = now.monotonic.plus(TURN_PAUSE);
             return (places, sweep);
         }

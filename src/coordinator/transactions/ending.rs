@@ -1,5 +1,6 @@
 //! The end of a transaction that is decided: markers to all of its partitions, then the record that it is complete.
-//! Nothing of it is ever given up; what fails is tried again, ever more rarely.
+//! Nothing of it is ever given up: what fails is tried again, ever more rarely, but for what a later coordinator is to
+//! do (Kafka's `TransactionMarkerRequestCompletionHandler`).
 
 use std::time::Duration;
 
@@ -36,7 +37,7 @@ impl Coordinator {
         let Step::Markers { missing } = &mut entry.step else {
             unreachable!("a ticket belongs to the one round of markers of its transactional id")
         };
-        let mut failure = None;
+        let (mut failure, mut fenced) = (None, None);
         for (partition, result) in results {
             match result {
                 Ok(()) => {
@@ -47,8 +48,17 @@ impl Coordinator {
                     tracing::warn!(%partition, transactional_id = %place.id, "a newer producer overtook a marker");
                     missing.remove(&partition);
                 }
+                // Nothing of a transaction can have been written there.
+                Err(ErrorCode::UnsupportedForMessageFormat | ErrorCode::UnsupportedVersion) => {
+                    tracing::warn!(%partition, transactional_id = %place.id, "a partition takes no markers");
+                    missing.remove(&partition);
+                }
+                Err(ErrorCode::TransactionCoordinatorFenced) => fenced = Some(partition),
                 Err(error) => failure = Some((partition, error)),
             }
+        }
+        if let Some(partition) = fenced {
+            return self.leave_to_a_later_coordinator(&place, &partition);
         }
         // One that was not told of counts as failed.
         let untold = missing.first().map(|partition| (partition.clone(), ErrorCode::UnknownServerError));
@@ -56,6 +66,19 @@ impl Coordinator {
             None => self.complete(place.partition, &place.id, now),
             Some((partition, error)) => self.try_again(place, Some(&partition), error, now),
         }
+    }
+
+    /// A partition has heard of the producer from a coordinator with a higher epoch than this one will ever have, so no
+    /// attempt can succeed. Whoever loads the partition of `__transaction_state` next goes on; until then the id is busy.
+    fn leave_to_a_later_coordinator(&mut self, place: &Place, partition: &TopicPartition) {
+        let Some(entry) = self.entry_at(place) else { return };
+        entry.step = Step::Fenced;
+        self.fenced.increment();
+        tracing::warn!(
+            %partition, transactional_id = %place.id, coordinator_epoch = place.epoch,
+            "a partition obeys a later coordinator: the transaction waits until its partition of \
+             __transaction_state is loaded in a higher leader epoch"
+        );
     }
 
     /// Puts off what failed. `partition` is one that has no marker; `None` when the record could not be appended.

@@ -1,7 +1,6 @@
 //! What is told of transactions to whoever looks from outside. Reads only.
 
 use super::machine::Coordinator;
-use super::partition::Partition;
 use super::state::State;
 
 /// How transactions stand.
@@ -15,8 +14,10 @@ pub struct Figures {
     pub retries_waiting: u64,
     /// How often that was so.
     pub retries: u64,
-    /// Appends and rounds of markers under way.
+    /// Appends, rounds of markers and waits for producer ids under way.
     pub pending: u64,
+    /// How often a partition obeyed a later coordinator, so that a transaction's markers were left to that one.
+    pub fenced: u64,
 }
 
 impl Coordinator {
@@ -25,10 +26,11 @@ impl Coordinator {
         let count = |state| -> u64 { self.partitions.values().map(|partition| partition.count(state)).sum() };
         Figures {
             ids: kept.map(|state| (state.name(), count(state))).collect(),
-            bytes: self.partitions.values().map(Partition::bytes).sum::<usize>() as u64,
+            bytes: self.bytes() as u64,
             retries_waiting: self.retries.len() as u64,
             retries: self.retried.get(),
-            pending: self.tickets.len() as u64,
+            pending: self.pending() as u64,
+            fenced: self.fenced.get(),
         }
     }
 }

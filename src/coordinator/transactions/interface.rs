@@ -1,12 +1,15 @@
 //! What goes into the transaction coordinator and what comes out of it.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
+use kafka_protocol::messages::TransactionalId;
 use kafka_protocol::messages::describe_transactions_response::TransactionState;
-use kafka_protocol::messages::{ListTransactionsRequest, ListTransactionsResponse, TransactionalId};
+use kafka_protocol::messages::list_transactions_response::TransactionState as ListedTransaction;
 use kafka_protocol::protocol::StrBytes;
 
 use super::super::interface::{KeyValue, ReplyToken, Ticket};
+use super::list::ListFilter;
 use super::state::{NO_EPOCH, Transaction, TransactionVersion};
 use crate::base::{PartitionIndex, ProducerEpoch, ProducerId, TopicPartition};
 use crate::wire::ErrorCode;
@@ -55,9 +58,9 @@ pub enum Request {
         version: TransactionVersion,
     },
     Describe(StrBytes),
-    /// Transactional ids of this node, some at a time; belongs to no partition. The expression is not looked at.
+    /// Transactional ids of this node, some at a time; belongs to no partition.
     List {
-        filters: ListTransactionsRequest,
+        filter: Arc<ListFilter>,
         after: Option<ListCursor>,
     },
 }
@@ -79,11 +82,8 @@ pub enum Response {
     /// Who the producer is from now on.
     End(Result<Producer, ErrorCode>),
     Describe(TransactionState),
-    List {
-        response: ListTransactionsResponse,
-        /// Where to go on; `None` at the end.
-        next: Option<ListCursor>,
-    },
+    /// Some of them, and where to go on; `None` at the end.
+    List(Result<(Vec<ListedTransaction>, Option<ListCursor>), ErrorCode>),
 }
 
 impl Request {
@@ -99,6 +99,18 @@ impl Request {
         }
     }
 
+    /// Names the transactional id with `id`, its equal: another may keep a whole request in memory.
+    pub(super) fn set_transactional_id(&mut self, id: StrBytes) {
+        match self {
+            Request::Init { id: own, .. }
+            | Request::AddPartitions { id: own, .. }
+            | Request::VerifyPartitions { id: own, .. }
+            | Request::End { id: own, .. }
+            | Request::Describe(own) => *own = id,
+            Request::List { .. } => {}
+        }
+    }
+
     /// The answer when the request meets `error`.
     pub(super) fn failed(&self, error: ErrorCode) -> Response {
         match self {
@@ -111,10 +123,7 @@ impl Request {
                     .with_transactional_id(TransactionalId(id.clone()))
                     .with_error_code(error.code()),
             ),
-            Request::List { .. } => Response::List {
-                response: ListTransactionsResponse::default().with_error_code(error.code()),
-                next: None,
-            },
+            Request::List { .. } => Response::List(Err(error)),
         }
     }
 }

@@ -1,26 +1,64 @@
 //! What administrators ask for: DescribeTransactions and ListTransactions (KIP-664).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Bound;
 
 use kafka_protocol::messages::describe_transactions_response::{TopicData, TransactionState};
 use kafka_protocol::messages::list_transactions_response::TransactionState as ListedTransaction;
-use kafka_protocol::messages::{
-    ListTransactionsRequest, ListTransactionsResponse, ProducerId as WireProducerId, TopicName,
-    TransactionalId,
-};
+use kafka_protocol::messages::{ProducerId as WireProducerId, TopicName, TransactionalId};
 use kafka_protocol::protocol::StrBytes;
 
 use super::interface::{ListCursor, Response};
 use super::machine::Coordinator;
 use super::partition::{Entry, Step, Then};
 use super::state::{State, Transaction};
-use crate::base::PartitionIndex;
 use crate::base::clock::Timestamp;
+use crate::base::{PartitionIndex, ProducerId};
 use crate::wire::ErrorCode;
 
 /// Transactional ids that one call looks at.
 const LISTED_MAX: usize = 2048;
+
+/// Which transactions are asked for: made once, however many ids are looked at. A request may name 200,000 producers.
+#[derive(Clone, PartialEq, Debug)]
+pub struct ListFilter {
+    states: Option<BTreeSet<State>>,
+    producers: Option<HashSet<ProducerId, ahash::RandomState>>,
+    longer_than_ms: Option<i64>,
+}
+
+impl ListFilter {
+    /// All whose transaction began more than so many ms ago; those that have none began at the beginning of time, as in
+    /// Kafka. All there are when `longer_than_ms` is negative.
+    pub fn new(longer_than_ms: i64) -> Self {
+        let longer_than_ms = (longer_than_ms >= 0).then_some(longer_than_ms);
+        Self { states: None, producers: None, longer_than_ms }
+    }
+
+    /// Only those in this state, or another that is named. False if there is no such state: of those there are none.
+    pub fn add_state(&mut self, name: &str) -> bool {
+        let states = self.states.get_or_insert_default();
+        match State::from_name(name) {
+            Some(state) => {
+                states.insert(state);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Only this producer's, or another's that is named.
+    pub fn add_producer(&mut self, id: ProducerId) {
+        self.producers.get_or_insert_default().insert(id);
+    }
+
+    fn lets_through(&self, transaction: &Transaction, now: Timestamp) -> bool {
+        let age_ms = now.0.saturating_sub(transaction.started_at.0);
+        self.states.as_ref().is_none_or(|states| states.contains(&transaction.state))
+            && self.producers.as_ref().is_none_or(|producers| producers.contains(&transaction.producer_id))
+            && self.longer_than_ms.is_none_or(|longer_than_ms| age_ms > longer_than_ms)
+    }
+}
 
 pub(super) fn describe(id: &StrBytes, entry: Option<&Entry>) -> TransactionState {
     let described = TransactionState::default().with_transactional_id(TransactionalId(id.clone()));
@@ -54,27 +92,10 @@ fn shown(entry: &Entry) -> Option<&Transaction> {
 
 impl Coordinator {
     /// The transactions behind `after` that are asked for, of some ids at a time.
-    pub(super) fn list(
-        &self,
-        request: &ListTransactionsRequest,
-        after: Option<&ListCursor>,
-        now: Timestamp,
-    ) -> Response {
+    pub(super) fn list(&self, filter: &ListFilter, after: Option<&ListCursor>, now: Timestamp) -> Response {
         if self.partitions.values().any(|partition| partition.is_loading) {
-            let code = ErrorCode::CoordinatorLoadInProgress.code();
-            let response = ListTransactionsResponse::default().with_error_code(code);
-            return Response::List { response, next: None };
+            return Response::List(Err(ErrorCode::CoordinatorLoadInProgress));
         }
-        let (known, unknown): (Vec<_>, Vec<_>) =
-            request.state_filters.iter().partition(|name| State::from_name(name).is_some());
-        let states: Vec<State> = known.into_iter().filter_map(|name| State::from_name(name)).collect();
-        let is_asked_for = |transaction: &Transaction| {
-            let producer = WireProducerId(transaction.producer_id.0);
-            (request.state_filters.is_empty() || states.contains(&transaction.state))
-                && (request.producer_id_filters.is_empty() || request.producer_id_filters.contains(&producer))
-                && (request.duration_filter < 0
-                    || now.0.saturating_sub(transaction.started_at.0) > request.duration_filter)
-        };
         let mut listed = Vec::new();
         let mut last = None;
         let mut next = None;
@@ -84,7 +105,9 @@ impl Coordinator {
                 break;
             }
             last = Some(ListCursor { partition, id: id.clone() });
-            if let Some(transaction) = shown(entry).filter(|transaction| is_asked_for(transaction)) {
+            if let Some(transaction) =
+                shown(entry).filter(|transaction| filter.lets_through(transaction, now))
+            {
                 listed.push(
                     ListedTransaction::default()
                         .with_transactional_id(TransactionalId(id.clone()))
@@ -93,10 +116,7 @@ impl Coordinator {
                 );
             }
         }
-        let response = ListTransactionsResponse::default()
-            .with_transaction_states(listed)
-            .with_unknown_state_filters(unknown.into_iter().cloned().collect());
-        Response::List { response, next }
+        Response::List(Ok((listed, next)))
     }
 
     fn entries_behind(

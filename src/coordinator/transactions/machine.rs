@@ -9,7 +9,7 @@ use super::super::partitioner::partition_for;
 use super::super::turn::append_error;
 use super::deadlines::{Kind, Sweep};
 use super::interface::{Effect, Producer, Request, Response};
-use super::partition::{Entry, Partition, Step, Then};
+use super::partition::{Entry, Partition, Step, Then, bytes_of_id};
 use super::records::Record;
 use super::state::{Transaction, TransactionVersion};
 use crate::base::clock::{Monotonic, Now};
@@ -28,6 +28,8 @@ pub struct Coordinator {
     pub(super) tickets: HashMap<Ticket, Place>,
     /// Who waits for a producer id.
     waiting: HashMap<Ticket, Waiting>,
+    /// What those hold whose transactional id is not there yet.
+    waiting_bytes: usize,
     next_ticket: u64,
     /// What failed and must not be given up, by when it is tried again.
     pub(super) retries: BTreeMap<(Monotonic, u64), Place>,
@@ -38,6 +40,8 @@ pub struct Coordinator {
     pub(super) effects: Vec<Effect>,
     /// Markers and records of decided ends that were put off.
     pub(super) retried: Counter,
+    /// Ends that were left to a later coordinator.
+    pub(super) fenced: Counter,
 }
 
 /// A transactional id under one leadership of its partition.
@@ -49,7 +53,7 @@ pub(super) struct Place {
 }
 
 enum Waiting {
-    Request(Request, ReplyToken),
+    Request { request: Request, token: ReplyToken, bytes: usize },
     TimedOut(Place),
 }
 
@@ -65,6 +69,7 @@ impl Coordinator {
             partitions: BTreeMap::new(),
             tickets: HashMap::new(),
             waiting: HashMap::new(),
+            waiting_bytes: 0,
             next_ticket: 0,
             retries: BTreeMap::new(),
             next_retry: 0,
@@ -73,6 +78,7 @@ impl Coordinator {
             expiries,
             effects: Vec::new(),
             retried: Counter::default(),
+            fenced: Counter::default(),
         }
     }
 
@@ -163,17 +169,24 @@ impl Coordinator {
 
     /// A producer id came that an [`Effect::NewProducerId`] asked for.
     pub fn producer_id(&mut self, ticket: Ticket, result: Result<ProducerId, ErrorCode>, now: Now) {
-        match (self.waiting.remove(&ticket), result) {
-            (Some(Waiting::Request(request, token)), Ok(id)) => {
-                self.handle_with(request, token, Some(id), now);
+        match self.waiting.remove(&ticket) {
+            Some(Waiting::Request { request, token, bytes }) => {
+                self.waiting_bytes -= bytes;
+                match result {
+                    Ok(id) => self.handle_with(request, token, Some(id), now),
+                    Err(error) => self.reply(token, request.failed(error)),
+                }
             }
-            (Some(Waiting::Request(request, token)), Err(error)) => {
-                let response = request.failed(error);
-                self.effects.push(Effect::Reply { token, response });
+            Some(Waiting::TimedOut(place)) => {
+                if let Some(entry) = self.entry_at(&place) {
+                    entry.waits_for_id = false;
+                }
+                // Without an id: the next sweep finds it again.
+                if let Ok(id) = result {
+                    self.abort_timed_out(place, Some(id), now);
+                }
             }
-            (Some(Waiting::TimedOut(place)), Ok(id)) => self.abort_timed_out(place, Some(id), now),
-            // The next sweep finds it again.
-            (Some(Waiting::TimedOut(_)), Err(_)) | (None, _) => {}
+            None => {}
         }
     }
 
@@ -182,10 +195,7 @@ impl Coordinator {
         // Unknown when the partition was unloaded in the meantime: all that waited has been answered.
         let Some(place) = self.tickets.remove(&ticket) else { return };
         let Some(partition) = self.partitions.get_mut(&place.partition) else { return };
-        let Some(entry) = partition.entries.get_mut(&place.id) else { return };
-        let Step::Append { target, then } = std::mem::replace(&mut entry.step, Step::Nothing) else {
-            unreachable!("a ticket belongs to the one append of its transactional id")
-        };
+        let Some((target, then)) = partition.end_append(&place.id) else { return };
         match result {
             Ok(()) => {
                 partition.apply(Record { id: place.id.clone(), value: target });
@@ -232,9 +242,37 @@ impl Coordinator {
         partition.entries.get_mut(&place.id)
     }
 
+    /// What waits for its record, its markers or a producer id.
+    pub(super) fn pending(&self) -> usize {
+        self.tickets.len() + self.waiting.len()
+    }
+
+    /// What all ids, their transactions and what waits for them hold, about.
+    pub(super) fn bytes(&self) -> usize {
+        self.partitions.values().map(Partition::bytes).sum::<usize>() + self.waiting_bytes
+    }
+
     /// Asks for a producer id; the request is begun anew when it is there.
-    pub(super) fn ask_for_id(&mut self, request: Request, token: ReplyToken) {
-        self.wait_for_id(Waiting::Request(request, token));
+    pub(super) fn ask_for_id(
+        &mut self,
+        index: PartitionIndex,
+        id: &StrBytes,
+        mut request: Request,
+        token: ReplyToken,
+    ) {
+        let known = self.partitions.get(&index).and_then(|it| it.entries.get_key_value(id));
+        let bytes = match known {
+            Some((key, _)) => {
+                request.set_transactional_id(key.clone());
+                0
+            }
+            None => {
+                request.set_transactional_id(StrBytes::from_string(id.to_string()));
+                bytes_of_id(id)
+            }
+        };
+        self.waiting_bytes += bytes;
+        self.wait_for_id(Waiting::Request { request, token, bytes });
     }
 
     fn wait_for_id(&mut self, waiting: Waiting) {
@@ -254,6 +292,9 @@ impl Coordinator {
         let next = match fresh {
             Some(fresh) => fresh,
             None if version.bumps_epoch() && current.is_exhausted() => {
+                if let Some(entry) = self.entry_at(&place) {
+                    entry.waits_for_id = true;
+                }
                 return self.wait_for_id(Waiting::TimedOut(place));
             }
             None => ProducerId::NONE,
@@ -275,7 +316,7 @@ impl Coordinator {
         let encoded = record.encode(self.version);
         let ticket = self.ticket();
         let partition = self.partitions.get_mut(&index).expect("only a partition that serves is written");
-        partition.entry(id).step = Step::Append { target: record.value, then };
+        partition.begin_append(id, record.value, then);
         self.tickets.insert(ticket, Place { partition: index, epoch: partition.epoch, id: id.clone() });
         self.effects.push(Effect::Append { partition: index, record: encoded, ticket });
     }

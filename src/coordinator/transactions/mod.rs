@@ -23,6 +23,7 @@ mod tests;
 
 pub use figures::Figures;
 pub use interface::{Effect, ListCursor, Marker, Producer, Request, Response};
+pub use list::ListFilter;
 pub use machine::Coordinator;
 pub use records::{Record, RecordError};
 pub use state::{State, Transaction, TransactionVersion};

@@ -34,7 +34,11 @@ pub(super) struct Entry {
     pub(super) step: Step,
     /// How often in a row what must not be given up has failed.
     pub(super) failures: u32,
+    /// Its transaction timed out, and the producer id that this takes was asked for.
+    pub(super) waits_for_id: bool,
     bytes: usize,
+    /// What the record on its way holds beside it.
+    pending_bytes: usize,
 }
 
 /// What is under way for a transactional id; at most one thing at a time.
@@ -51,6 +55,8 @@ pub(super) enum Step {
     },
     /// Every partition has its marker; the record that says so could not be appended.
     Completion,
+    /// A partition obeys a later coordinator. The markers are left to that one: here the id is done with.
+    Fenced,
 }
 
 /// What follows when a record was appended.
@@ -74,8 +80,9 @@ pub(super) enum Then {
 }
 
 impl Entry {
+    /// Nothing is under way for it, and nothing asked for.
     pub(super) fn is_idle(&self) -> bool {
-        matches!(self.step, Step::Nothing)
+        matches!(self.step, Step::Nothing) && !self.waits_for_id
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -97,7 +104,7 @@ impl Partition {
         }
     }
 
-    /// What the ids and their transactions hold, about.
+    /// What the ids, their transactions and the records on their way hold, about.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -112,16 +119,43 @@ impl Partition {
         if !self.entries.contains_key(id) {
             // A copy of its own: this one may keep a whole request.
             let key = StrBytes::from_string(id.to_string());
-            let bytes = ENTRY_BYTES + key.len();
+            let bytes = bytes_of_id(&key);
             self.bytes += bytes;
-            self.entries.insert(key, Entry { current: None, step: Step::Nothing, failures: 0, bytes });
+            let entry = Entry {
+                current: None,
+                step: Step::Nothing,
+                failures: 0,
+                waits_for_id: false,
+                bytes,
+                pending_bytes: 0,
+            };
+            self.entries.insert(key, entry);
         }
         self.entries.get_mut(id).expect("it was there or inserted above")
     }
 
+    /// A record of `id` is on its way: what it will be is held beside what it is.
+    pub(super) fn begin_append(&mut self, id: &StrBytes, target: Option<Transaction>, then: Then) {
+        let bytes = target.as_ref().map_or(0, |target| bytes_of(id, target));
+        let entry = self.entry(id);
+        entry.pending_bytes = bytes;
+        entry.step = Step::Append { target, then };
+        self.bytes += bytes;
+    }
+
+    /// The record of `id` is written or failed; `None` if the id is gone.
+    pub(super) fn end_append(&mut self, id: &StrBytes) -> Option<(Option<Transaction>, Then)> {
+        let entry = self.entries.get_mut(id)?;
+        let Step::Append { target, then } = std::mem::replace(&mut entry.step, Step::Nothing) else {
+            unreachable!("a ticket belongs to the one append of its transactional id")
+        };
+        self.bytes -= std::mem::take(&mut entry.pending_bytes);
+        Some((target, then))
+    }
+
     pub(super) fn remove(&mut self, id: &StrBytes) {
         let Some(entry) = self.entries.remove(id) else { return };
-        self.bytes -= entry.bytes;
+        self.bytes -= entry.bytes + entry.pending_bytes;
         self.deadlines.change(id, entry.current.as_ref(), None);
         if let Some(before) = entry.current {
             self.counts[before.state.id() as usize] -= 1;
@@ -147,8 +181,13 @@ impl Partition {
     }
 }
 
+/// What a transactional id holds without a transaction, about.
+pub(super) fn bytes_of_id(id: &StrBytes) -> usize {
+    ENTRY_BYTES + id.len()
+}
+
 /// What a transactional id holds in this state, about.
 pub(super) fn bytes_of(id: &StrBytes, transaction: &Transaction) -> usize {
     let partitions = transaction.partitions.iter().map(|it| PARTITION_BYTES + it.topic.len());
-    ENTRY_BYTES + id.len() + partitions.sum::<usize>()
+    bytes_of_id(id) + partitions.sum::<usize>()
 }

@@ -8,13 +8,13 @@ use super::super::codec::STRING_BYTES_MAX;
 use super::super::interface::ReplyToken;
 use super::interface::{Producer, Request, Response};
 use super::machine::Coordinator;
-use super::partition::{Entry, Partition, Step, Then, bytes_of};
+use super::partition::{Entry, Step, Then, bytes_of, bytes_of_id};
 use super::state::{NO_EPOCH, State, Transaction, TransactionVersion, is_exhausted};
 use crate::base::clock::Now;
 use crate::base::{PROCESS, PartitionIndex, ProducerEpoch, ProducerId, TopicPartition};
 use crate::wire::ErrorCode;
 
-/// Appends and rounds of markers that may be under way; what would add to them is refused.
+/// Appends, rounds of markers and waits for producer ids that may be under way; what would add to them is refused.
 pub(super) const PENDING_MAX: usize = 16_384;
 
 /// What a request that changes something comes to.
@@ -36,8 +36,8 @@ impl Coordinator {
         fresh: Option<ProducerId>,
         now: Now,
     ) -> Option<Response> {
-        if let Request::List { filters, after } = &request {
-            return Some(self.list(filters, after.as_ref(), now.wall));
+        if let Request::List { filter, after } = &request {
+            return Some(self.list(filter, after.as_ref(), now.wall));
         }
         let id = request.transactional_id().cloned().unwrap_or_default();
         if let Some(error) = self.refusal(&request, &id) {
@@ -83,7 +83,7 @@ impl Coordinator {
     ) -> Option<Response> {
         match verdict {
             Verdict::Answer(response) => Some(response),
-            _ if self.tickets.len() >= PENDING_MAX => {
+            _ if self.pending() >= PENDING_MAX => {
                 PROCESS.transactions_refused_pending.increment();
                 Some(request.failed(ErrorCode::CoordinatorNotAvailable))
             }
@@ -95,24 +95,37 @@ impl Coordinator {
                 self.append(index, &id, Some(target), then);
                 None
             }
+            Verdict::NeedsId if !self.has_room_to_wait(index, &id) => {
+                PROCESS.transactions_refused_room.increment();
+                Some(request.failed(ErrorCode::CoordinatorNotAvailable))
+            }
             Verdict::NeedsId => {
-                self.ask_for_id(request, token);
+                self.ask_for_id(index, &id, request, token);
                 None
             }
         }
     }
 
-    /// Whether the id, or what is added to its transaction, may be held beside the others. What ends a transaction
-    /// always may.
+    /// Whether a record that makes the id, or adds to its transaction, may be held beside all others until it is
+    /// written. What ends a transaction always may.
     fn has_room_for(&self, index: PartitionIndex, id: &StrBytes, target: &Transaction, then: Then) -> bool {
         if !matches!(then, Then::Init { .. } | Then::Add { .. }) {
             return true;
         }
         let entry = self.partitions.get(&index).and_then(|partition| partition.entries.get(id));
-        let before = entry.map_or(0, Entry::bytes);
         let after = bytes_of(id, target);
-        let held: usize = self.partitions.values().map(Partition::bytes).sum();
-        after <= before || (held - before + after) as u64 <= self.settings.bytes_max
+        match entry {
+            Some(entry) if after <= entry.bytes() => true,
+            Some(_) => (self.bytes() + after) as u64 <= self.settings.bytes_max,
+            None => (self.bytes() + bytes_of_id(id) + after) as u64 <= self.settings.bytes_max,
+        }
+    }
+
+    /// Whether an id may wait for its producer id beside all others. One that is there always may.
+    fn has_room_to_wait(&self, index: PartitionIndex, id: &StrBytes) -> bool {
+        let is_known =
+            self.partitions.get(&index).is_some_and(|partition| partition.entries.contains_key(id));
+        is_known || (self.bytes() + bytes_of_id(id)) as u64 <= self.settings.bytes_max
     }
 
     /// What is wrong with a request whatever state its transactional id is in.

@@ -1,11 +1,11 @@
 //! Transactions from their beginning to their end, and what can come in between.
 
-use kafka_protocol::messages::{ListTransactionsRequest, ProducerId as WireProducerId};
+use std::sync::Arc;
 
-use super::harness::{Harness, ID, TIMEOUT_MS, partitions, producer, settings, text};
+use super::harness::{Harness, ID, TIMEOUT_MS, at_epoch, partitions, producer, settings, text};
 use crate::base::{ProducerEpoch, ProducerId};
 use crate::coordinator::transactions::{
-    Producer, Record, Request, Response, State, Transaction, TransactionVersion,
+    ListFilter, Producer, Record, Request, Response, State, Transaction, TransactionVersion,
 };
 use crate::wire::ErrorCode;
 use TransactionVersion::{V0, V1, V2};
@@ -247,18 +247,6 @@ fn epochs_used_up_lead_to_a_new_producer_id() {
     assert_eq!(h.init(None), Ok(producer(1000, 0)));
 }
 
-/// A coordinator that finds an empty transaction of producer 5 in its log.
-fn at_epoch(epoch: i16, version: TransactionVersion) -> Harness {
-    let mut h = Harness::new(version);
-    let mut transaction = Transaction::created(ProducerId(5), TIMEOUT_MS, h.now().wall);
-    transaction.epoch = ProducerEpoch(epoch);
-    let record = Record { id: text(ID), value: Some(transaction) };
-    let partition = h.coordinator.partition_of(ID);
-    h.logs.entry(partition).or_default().push(record.encode(version));
-    h.restart();
-    h
-}
-
 #[test]
 fn a_producer_that_asks_for_its_next_epoch_gets_it_once() {
     let mut h = Harness::new(V1);
@@ -297,7 +285,8 @@ fn partitions_that_are_loaded_or_led_elsewhere_send_away() {
     let answer = h.replies.remove(&adding);
     assert_eq!(answer, Some(Response::AddPartitions(Err(ErrorCode::NotCoordinator))));
     assert_eq!(h.init(None), Err(ErrorCode::CoordinatorLoadInProgress));
-    assert_eq!(list(&mut h, |request| request).0, ErrorCode::CoordinatorLoadInProgress.code());
+    let listing = Request::List { filter: Arc::new(ListFilter::new(-1)), after: None };
+    assert_eq!(h.call(listing), Response::List(Err(ErrorCode::CoordinatorLoadInProgress)));
     h.coordinator.unload(partition);
     assert_eq!(h.init(None), Err(ErrorCode::NotCoordinator));
     // The append comes home late: nobody waits for it.
@@ -306,17 +295,13 @@ fn partitions_that_are_loaded_or_led_elsewhere_send_away() {
     h.coordinator.appended(ticket, Ok(()), now);
 }
 
-fn list(
-    h: &mut Harness,
-    with: impl FnOnce(ListTransactionsRequest) -> ListTransactionsRequest,
-) -> (i16, Vec<String>, Vec<String>) {
-    let filters = with(ListTransactionsRequest::default().with_duration_filter(-1));
-    match h.call(Request::List { filters, after: None }) {
-        Response::List { response, next: None } => (
-            response.error_code,
-            response.transaction_states.iter().map(|it| it.transactional_id.to_string()).collect(),
-            response.unknown_state_filters.iter().map(ToString::to_string).collect(),
-        ),
+fn list(h: &mut Harness, longer_than_ms: i64, add: impl Fn(&mut ListFilter)) -> Vec<String> {
+    let mut filter = ListFilter::new(longer_than_ms);
+    add(&mut filter);
+    match h.call(Request::List { filter: Arc::new(filter), after: None }) {
+        Response::List(Ok((states, None))) => {
+            states.iter().map(|it| it.transactional_id.to_string()).collect()
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -329,19 +314,25 @@ fn transactions_are_listed_by_state_producer_and_age() {
     let other = Request::Init { id: text("other"), timeout_ms: TIMEOUT_MS, expected: None };
     h.call(other);
     h.pass(5_000);
-    let all = list(&mut h, |request| request);
-    assert_eq!((all.0, all.1.len()), (0, 2));
-    let by_state = |h: &mut Harness, names: &[&str]| {
-        let names = names.iter().map(|name| text(name)).collect();
-        list(h, |request| request.with_state_filters(names))
+    assert_eq!(list(&mut h, -1, |_| {}).len(), 2);
+    let in_state = |h: &mut Harness, name: &str| list(h, -1, |filter| assert!(filter.add_state(name)));
+    assert_eq!(in_state(&mut h, "Ongoing"), [ID]);
+    assert_eq!(in_state(&mut h, "Empty"), ["other"]);
+    assert_eq!(in_state(&mut h, "Dead").len(), 0);
+    let unknown = list(&mut h, -1, |filter| assert!(!filter.add_state("ongoing")));
+    assert_eq!(unknown.len(), 0, "none but those in that state");
+    let either = list(&mut h, -1, |filter| assert!(filter.add_state("Ongoing") && filter.add_state("Empty")));
+    assert_eq!(either.len(), 2);
+    assert_eq!(list(&mut h, -1, |filter| filter.add_producer(ProducerId(1001))), ["other"]);
+    let neither = |filter: &mut ListFilter| {
+        filter.add_state("Ongoing");
+        filter.add_producer(ProducerId(1001));
     };
-    assert_eq!(by_state(&mut h, &["Ongoing"]).1, [ID]);
-    assert_eq!(by_state(&mut h, &["Empty"]).1, ["other"]);
-    assert_eq!(by_state(&mut h, &["Dead", "ongoing"]), (0, vec![], vec!["ongoing".to_owned()]));
-    let ids = vec![WireProducerId(1001)];
-    assert_eq!(list(&mut h, |request| request.with_producer_id_filters(ids)).1, ["other"]);
-    assert_eq!(list(&mut h, |request| request.with_duration_filter(4_999)).1.len(), 2);
-    assert_eq!(list(&mut h, |request| request.with_duration_filter(5_000)).1, ["other"], "since ever");
+    assert_eq!(list(&mut h, -1, neither).len(), 0);
+    assert_eq!(list(&mut h, 0, |_| {}).len(), 2);
+    assert_eq!(list(&mut h, 4_999, |_| {}).len(), 2);
+    assert_eq!(list(&mut h, 5_000, |_| {}), ["other"], "since ever");
+    assert_eq!(list(&mut h, i64::MAX, |_| {}).len(), 0);
 }
 
 #[test]

@@ -60,8 +60,11 @@ pub(super) struct Harness {
     pub(super) replies: HashMap<ReplyToken, Response>,
     pub(super) holds_appends: bool,
     pub(super) holds_markers: bool,
+    pub(super) holds_ids: bool,
     pub(super) appends: VecDeque<(PartitionIndex, KeyValue, Ticket)>,
     pub(super) rounds: VecDeque<(Marker, BTreeSet<TopicPartition>, Ticket)>,
+    /// Who waits for a producer id.
+    pub(super) ids: VecDeque<Ticket>,
     pub(super) logs: BTreeMap<PartitionIndex, Vec<KeyValue>>,
     /// What each partition was told, in order.
     pub(super) written: BTreeMap<TopicPartition, Vec<Marker>>,
@@ -84,8 +87,10 @@ impl Harness {
             replies: HashMap::new(),
             holds_appends: false,
             holds_markers: false,
+            holds_ids: false,
             appends: VecDeque::new(),
             rounds: VecDeque::new(),
+            ids: VecDeque::new(),
             logs: BTreeMap::new(),
             written: BTreeMap::new(),
             epoch: 0,
@@ -115,6 +120,7 @@ impl Harness {
     pub(super) fn restart(&mut self) {
         self.appends.clear();
         self.rounds.clear();
+        self.ids.clear();
         self.coordinator = fresh(&self.settings, self.version, self.now());
         self.load_all();
     }
@@ -134,17 +140,17 @@ impl Harness {
                     Effect::Append { partition, record, ticket } => {
                         self.appends.push_back((partition, record, ticket));
                     }
-                    Effect::NewProducerId { ticket } => {
-                        let id = ProducerId(self.next_id);
-                        self.next_id += 1;
-                        let now = self.now();
-                        self.coordinator.producer_id(ticket, Ok(id), now);
-                    }
+                    Effect::NewProducerId { ticket } => self.ids.push_back(ticket),
                     Effect::WriteMarkers { marker, partitions, ticket } => {
                         assert!(!partitions.is_empty(), "a round has partitions");
                         self.rounds.push_back((marker, partitions, ticket));
                     }
                 }
+            }
+            while !self.holds_ids
+                && let Some(ticket) = self.ids.pop_front()
+            {
+                self.give_id(ticket);
             }
             while !self.holds_appends && !self.appends.is_empty() {
                 self.write_one();
@@ -153,6 +159,29 @@ impl Harness {
                 self.mark_one();
             }
         }
+    }
+
+    fn give_id(&mut self, ticket: Ticket) {
+        let id = ProducerId(self.next_id);
+        self.next_id += 1;
+        let now = self.now();
+        self.coordinator.producer_id(ticket, Ok(id), now);
+    }
+
+    /// Gives a producer id to whoever has waited longest for one.
+    pub(super) fn give_one_id(&mut self) {
+        let ticket = self.ids.pop_front().expect("somebody waits for an id");
+        self.give_id(ticket);
+        self.run_effects();
+    }
+
+    /// There are no producer ids.
+    pub(super) fn refuse_ids(&mut self, error: ErrorCode) {
+        let now = self.now();
+        for ticket in std::mem::take(&mut self.ids) {
+            self.coordinator.producer_id(ticket, Err(error), now);
+        }
+        self.run_effects();
     }
 
     /// Writes and acknowledges the oldest held append.
@@ -282,6 +311,18 @@ impl Harness {
     pub(super) fn records(&self) -> usize {
         self.logs.values().map(Vec::len).sum()
     }
+}
+
+/// A coordinator that finds an empty transaction of producer 5 in its log.
+pub(super) fn at_epoch(epoch: i16, version: TransactionVersion) -> Harness {
+    let mut h = Harness::new(version);
+    let mut transaction = Transaction::created(ProducerId(5), TIMEOUT_MS, h.now().wall);
+    transaction.epoch = ProducerEpoch(epoch);
+    let record = Record { id: text(ID), value: Some(transaction) };
+    let partition = h.coordinator.partition_of(ID);
+    h.logs.entry(partition).or_default().push(record.encode(version));
+    h.restart();
+    h
 }
 
 fn fresh(settings: &TransactionSettings, version: TransactionVersion, now: Now) -> Coordinator {
