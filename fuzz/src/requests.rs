@@ -12,6 +12,7 @@ use kuring::wire::fetch::{
 };
 use kuring::wire::frame::{self, FrameStep, PREFIX_LEN, REQUEST_LEN_MIN};
 use kuring::wire::header::{self, CorrelationId, Request};
+use kuring::wire::newer::{self, FIRST_MARKERS_WITH_VERSION, FIRST_TXN_COMMIT_WITH_TOPIC_IDS};
 use kuring::wire::parts::{CurrentLeader, NodeEndpoint, TopicRef};
 use kuring::wire::produce::{
     ProducePartitionResponse, ProduceRequest, ProduceResponse, ProduceTopicResponse,
@@ -102,7 +103,14 @@ pub fn decode(api: &Api, version: i16, body: &Bytes) {
         ApiKey::AddPartitionsToTxn => guarded!(messages::AddPartitionsToTxnRequest),
         ApiKey::AddOffsetsToTxn => guarded!(messages::AddOffsetsToTxnRequest),
         ApiKey::EndTxn => guarded!(messages::EndTxnRequest),
+        ApiKey::WriteTxnMarkers if version >= FIRST_MARKERS_WITH_VERSION => {
+            let _ = newer::write_txn_markers(version, body);
+        }
         ApiKey::WriteTxnMarkers => guarded!(messages::WriteTxnMarkersRequest),
+        ApiKey::TxnOffsetCommit if version >= FIRST_TXN_COMMIT_WITH_TOPIC_IDS => {
+            let Ok(request) = newer::txn_offset_commit(version, body) else { return };
+            assert!(request.commit.topics.iter().all(|topic| topic.name.is_empty()));
+        }
         ApiKey::TxnOffsetCommit => guarded!(messages::TxnOffsetCommitRequest),
         ApiKey::UpdateFeatures => guarded!(messages::UpdateFeaturesRequest),
         ApiKey::DescribeTransactions => guarded!(messages::DescribeTransactionsRequest),

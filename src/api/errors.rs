@@ -13,8 +13,8 @@ use kafka_protocol::messages::{
     JoinGroupResponse, LeaveGroupResponse, ListConfigResourcesResponse, ListGroupsResponse,
     ListOffsetsResponse, ListPartitionReassignmentsResponse, ListTransactionsResponse, MetadataResponse,
     OffsetCommitResponse, OffsetDeleteResponse, OffsetFetchResponse, OffsetForLeaderEpochResponse,
-    ShareGroupDescribeResponse, ShareGroupHeartbeatResponse, SyncGroupResponse, TxnOffsetCommitResponse,
-    UpdateFeaturesResponse, WriteTxnMarkersResponse,
+    ShareGroupDescribeResponse, ShareGroupHeartbeatResponse, SyncGroupResponse, UpdateFeaturesResponse,
+    WriteTxnMarkersResponse,
 };
 
 /// An answer that may carry errors.
@@ -92,7 +92,6 @@ error_codes! {
     ShareGroupDescribeResponse: [groups.error_code];
     ShareGroupHeartbeatResponse: [error_code];
     SyncGroupResponse: [error_code];
-    TxnOffsetCommitResponse: [topics.partitions.error_code];
     UpdateFeaturesResponse: [error_code] [results.error_code];
     WriteTxnMarkersResponse: [markers.topics.partitions.error_code];
 }

@@ -1,10 +1,11 @@
 //! The group APIs of both protocols: JoinGroup 0–9, SyncGroup 0–5, Heartbeat 0–4, LeaveGroup 0–5, DescribeGroups 0–6,
-//! ListGroups 0–5, DeleteGroups 0–2, ConsumerGroupHeartbeat 0–1, ConsumerGroupDescribe 0–1. The coordinator on shard 0 decides; here the forms of the versions are
+//! ListGroups 0–5, DeleteGroups 0–3, ConsumerGroupHeartbeat 0–1, ConsumerGroupDescribe 0–1. The coordinator on shard 0 decides; here the forms of the versions are
 //! brought to one and back.
 
 use std::collections::HashSet;
 use std::future::Future;
 
+use bytes::Bytes;
 use futures::future::join_all;
 use kafka_protocol::messages::consumer_group_describe_response::DescribedGroup as DescribedConsumerGroup;
 use kafka_protocol::messages::delete_groups_response::DeletableGroupResult;
@@ -20,14 +21,15 @@ use kafka_protocol::messages::{
 use kafka_protocol::protocol::StrBytes;
 
 use super::answer_room::AnswerRoom;
-use super::{Client, code, share_groups};
+use super::errors::ErrorCodes as _;
+use super::{Client, Outcome, answer, code, malformed, share_groups};
 use crate::base::ShardId;
 use crate::coordinator::{self, Request, Response};
 use crate::metadata::GROUP_VERSION;
 use crate::shard::messages::{ControlReply, ControlRequest, Reply, Request as ShardRequest};
-use crate::wire::ErrorCode;
 use crate::wire::header::RequestHeader;
 use crate::wire::read::STRING_BYTES_MAX;
+use crate::wire::{ErrorCode, guard, newer};
 
 /// All operations that Kafka allows on a group while no authorizer is set, one bit each: READ, DELETE,
 /// DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS.
@@ -244,7 +246,16 @@ pub async fn list(client: &Client, header: &RequestHeader, request: ListGroupsRe
     }
 }
 
-pub async fn delete(
+pub async fn delete(client: &Client, header: &RequestHeader, body: &Bytes) -> Outcome {
+    let response = match guard::decode::<DeleteGroupsRequest>(header.version, body) {
+        Ok(request) => delete_all(client, header, request).await,
+        Err(error) => return malformed(header, error),
+    };
+    response.each_error(&mut |code| client.shard.requests.error(header.api, code));
+    answer(header, newer::encode_delete_groups(header.version, header.correlation_id, &response))
+}
+
+async fn delete_all(
     client: &Client,
     header: &RequestHeader,
     request: DeleteGroupsRequest,
@@ -291,7 +302,6 @@ mod tests {
     use kafka_protocol::protocol::{Encodable, HeaderVersion};
 
     use super::*;
-    use crate::wire::guard;
     use crate::wire::header::CorrelationId;
 
     fn text(text: &'static str) -> StrBytes {

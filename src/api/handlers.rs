@@ -19,7 +19,7 @@ use super::{
 };
 use crate::wire::header::RequestHeader;
 use crate::wire::read::DecodeError;
-use crate::wire::{ApiKey, guard, topic_ids};
+use crate::wire::{ApiKey, guard, newer, topic_ids};
 
 /// A request in service.
 pub(super) type Serving<'a> = Pin<Box<dyn Future<Output = Outcome> + 'a>>;
@@ -99,10 +99,11 @@ pub(super) fn handler(key: ApiKey) -> Option<Handler> {
             typed(client, header, body, move |request| transactions::end(client, header, request))
         },
         ApiKey::WriteTxnMarkers => |client, header, body| {
-            typed(client, header, body, move |request| write_txn_markers::handle(client, request))
+            let decoded = newer::write_txn_markers(header.version, &body);
+            serve(client, header, decoded, move |markers| write_txn_markers::handle(client, markers))
         },
         ApiKey::TxnOffsetCommit => |client, header, body| {
-            typed(client, header, body, move |request| txn_offset_commit::handle(client, header, request))
+            Box::pin(async move { txn_offset_commit::handle(client, header, &body).await })
         },
         ApiKey::UpdateFeatures => |client, header, body| {
             typed(client, header, body, move |request| {
@@ -135,9 +136,9 @@ pub(super) fn handler(key: ApiKey) -> Option<Handler> {
         ApiKey::CreatePartitions => |client, header, body| {
             typed(client, header, body, move |request| create_partitions::handle(client, request))
         },
-        ApiKey::DeleteGroups => |client, header, body| {
-            typed(client, header, body, move |request| groups::delete(client, header, request))
-        },
+        ApiKey::DeleteGroups => {
+            |client, header, body| Box::pin(async move { groups::delete(client, header, &body).await })
+        }
         ApiKey::ElectLeaders => |client, header, body| {
             typed(client, header, body, move |request| elect_leaders::handle(client, request))
         },
@@ -214,7 +215,7 @@ where
     serve(client, header, guard::decode::<Q>(header.version, &body), handle)
 }
 
-/// Handles and encodes a request of kafka-protocol's types.
+/// Handles a request and encodes its answer, which is of kafka-protocol's types.
 fn serve<'a, Q, S, F>(
     client: &'a Rc<Client>,
     header: &'a RequestHeader,
@@ -222,7 +223,7 @@ fn serve<'a, Q, S, F>(
     handle: impl FnOnce(Q) -> F + 'a,
 ) -> Serving<'a>
 where
-    Q: Request + 'a,
+    Q: 'a,
     S: Encodable + HeaderVersion + ErrorCodes,
     F: Future<Output = S> + 'a,
 {

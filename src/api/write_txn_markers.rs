@@ -1,4 +1,4 @@
-//! WriteTxnMarkers 1: a coordinator ends a transaction on the partitions that this broker leads; administrators
+//! WriteTxnMarkers 1–2: a coordinator ends a transaction on the partitions that this broker leads; administrators
 //! abort a transaction that hangs with it (KIP-664). A coordinator epoch above those of all coordinators there have
 //! been is refused: it would be obeyed by the partition for ever.
 
@@ -6,22 +6,22 @@ use std::collections::BTreeMap;
 
 use indexmap::IndexMap;
 use indexmap::map::Entry;
-use kafka_protocol::messages::write_txn_markers_request::WritableTxnMarker;
 use kafka_protocol::messages::write_txn_markers_response::{
     WritableTxnMarkerPartitionResult, WritableTxnMarkerResult, WritableTxnMarkerTopicResult,
 };
-use kafka_protocol::messages::{ProducerId, TopicName, WriteTxnMarkersRequest, WriteTxnMarkersResponse};
+use kafka_protocol::messages::{ProducerId, TopicName, WriteTxnMarkersResponse};
 use kafka_protocol::protocol::StrBytes;
 
-use super::markers::{Results, Round};
-use super::{Client, code, markers, transactions};
+use super::markers::{self, Results, Round};
+use super::{Client, code, transactions};
 use crate::base::{PartitionIndex, TopicPartition};
 use crate::coordinator::transactions::{Marker, TransactionVersion};
 use crate::io::runtime::yield_if_needed;
+use crate::wire::newer::TxnMarker;
 
-pub async fn handle(client: &Client, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse {
-    let producers: Vec<ProducerId> = request.markers.iter().map(|marker| marker.producer_id).collect();
-    let rounds = request.markers.into_iter().map(round).collect();
+pub async fn handle(client: &Client, asked: Vec<TxnMarker>) -> WriteTxnMarkersResponse {
+    let producers: Vec<ProducerId> = asked.iter().map(|it| it.marker.producer_id).collect();
+    let rounds = asked.into_iter().map(round).collect();
     let results = markers::write(&client.shard, &client.shard.image(), rounds).await;
     // Kafka answers each producer once.
     let mut merged: IndexMap<ProducerId, WritableTxnMarkerResult, ahash::RandomState> = IndexMap::default();
@@ -39,7 +39,7 @@ pub async fn handle(client: &Client, request: WriteTxnMarkersRequest) -> WriteTx
     WriteTxnMarkersResponse::default().with_markers(merged.into_values().collect())
 }
 
-fn round(marker: WritableTxnMarker) -> Round {
+fn round(TxnMarker { marker, transaction_version }: TxnMarker) -> Round {
     let named = marker.topics.iter().flat_map(|topic| {
         let name = &topic.name;
         topic.partition_indexes.iter().map(|index| TopicPartition::new(&*name.0, PartitionIndex(*index)))
@@ -49,8 +49,7 @@ fn round(marker: WritableTxnMarker) -> Round {
         producer: transactions::producer(marker.producer_id, marker.producer_epoch),
         commit: marker.transaction_result,
         coordinator_epoch: marker.coordinator_epoch,
-        // This version does not say.
-        version: TransactionVersion::V0,
+        version: TransactionVersion::from_level(i16::from(transaction_version)),
     };
     Round { marker, partitions }
 }

@@ -105,7 +105,7 @@ impl Coordinator {
             Request::Commit(request) => self.commit(index, request, client, token, now),
             Request::CommitInTransaction { commit, producer, claim } => {
                 let then = Then::InTransaction { producer, claim };
-                self.commit_in_transaction(index, commit, then, token, now)
+                self.commit_in_transaction(index, commit, client.api_version, then, token, now)
             }
             Request::FetchOffsets { group, require_stable } => {
                 self.fetch_offsets(index, group, require_stable, token, now)
@@ -321,12 +321,13 @@ impl Coordinator {
         &mut self,
         index: PartitionIndex,
         request: OffsetCommitRequest,
+        api_version: i16,
         then: Then,
         token: ReplyToken,
         now: Now,
     ) -> Option<Response> {
         let (partition, _) = self.parts(index, now)?;
-        if let Err(error) = check_commit_in_transaction(partition, &request) {
+        if let Err(error) = check_commit_in_transaction(partition, &request, api_version) {
             return Some(Request::Commit(request).failed(error));
         }
         let metadata_max = usize::try_from(self.settings.offset_metadata_bytes_max).unwrap_or(0);
@@ -484,17 +485,25 @@ fn may_append(request: &Request) -> bool {
     )
 }
 
+/// From here on TxnOffsetCommit tells of groups that are not there and of stale epochs (KIP-1319).
+pub(super) const FIRST_TXN_COMMIT_WITH_EVERY_ERROR: i16 = 6;
+
 /// Who may commit within a transaction: members are checked only where the request names one (KIP-447).
 fn check_commit_in_transaction(
     partition: &Partition,
     request: &OffsetCommitRequest,
+    api_version: i16,
 ) -> Result<(), ErrorCode> {
     let generation = request.generation_id_or_member_epoch;
     if let Some(group) = partition.consumers.get(&request.group_id.0) {
-        return group.check_commit_in_transaction(request);
+        return group.check_commit_in_transaction(request, api_version);
     }
     let Some(group) = partition.groups.get(&request.group_id.0) else {
-        return if generation < 0 { Ok(()) } else { Err(ErrorCode::IllegalGeneration) };
+        return match generation {
+            ..0 => Ok(()),
+            _ if api_version >= FIRST_TXN_COMMIT_WITH_EVERY_ERROR => Err(ErrorCode::GroupIdNotFound),
+            _ => Err(ErrorCode::IllegalGeneration),
+        };
     };
     let (member, instance) = (&request.member_id, request.group_instance_id.as_ref());
     group.check_commit_in_transaction(member, instance, generation)

@@ -1,9 +1,9 @@
 //! The APIs that kuring serves and their versions: one table, read by ApiVersions, by the header parser and
 //! by tests.
 //!
-//! The ranges are those of Apache Kafka 4.2. The minimums must be, because clients choose their behaviour by
-//! them; a maximum is also what our codecs really encode. So WriteTxnMarkers ends at 1 and TxnOffsetCommit at 5:
-//! kafka-protocol 0.18 knows no later ones, which Kafka 4.4 has (2 and 6).
+//! The ranges are those of Apache Kafka 4.4. The minimums must be, because clients choose their behaviour by
+//! them; a maximum is also what our codecs really encode. For versions that kafka-protocol 0.18 does not know these are
+//! [`super::newer`], [`super::topic_ids`], [`super::share`] and [`super::share_offsets`].
 
 use super::ApiKey;
 
@@ -51,14 +51,14 @@ pub const APIS: &[Api] = &[
     api(ApiKey::AddPartitionsToTxn, "AddPartitionsToTxn", 0, 5, 3),
     api(ApiKey::AddOffsetsToTxn, "AddOffsetsToTxn", 0, 4, 3),
     api(ApiKey::EndTxn, "EndTxn", 0, 5, 3),
-    api(ApiKey::WriteTxnMarkers, "WriteTxnMarkers", 1, 1, 1),
-    api(ApiKey::TxnOffsetCommit, "TxnOffsetCommit", 0, 5, 3),
+    api(ApiKey::WriteTxnMarkers, "WriteTxnMarkers", 1, 2, 1),
+    api(ApiKey::TxnOffsetCommit, "TxnOffsetCommit", 0, 6, 3),
     api(ApiKey::DescribeConfigs, "DescribeConfigs", 1, 4, 4),
     api(ApiKey::AlterConfigs, "AlterConfigs", 0, 2, 2),
     api(ApiKey::AlterReplicaLogDirs, "AlterReplicaLogDirs", 1, 2, 2),
     api(ApiKey::DescribeLogDirs, "DescribeLogDirs", 1, 4, 2),
     api(ApiKey::CreatePartitions, "CreatePartitions", 0, 3, 2),
-    api(ApiKey::DeleteGroups, "DeleteGroups", 0, 2, 2),
+    api(ApiKey::DeleteGroups, "DeleteGroups", 0, 3, 2),
     api(ApiKey::ElectLeaders, "ElectLeaders", 0, 2, 2),
     api(ApiKey::IncrementalAlterConfigs, "IncrementalAlterConfigs", 0, 1, 1),
     api(ApiKey::AlterPartitionReassignments, "AlterPartitionReassignments", 0, 1, 0),
@@ -136,6 +136,9 @@ impl Api {
             (ApiKey::ListOffsets, 11) => 10,
             // Requests as before; the responses have codecs of our own.
             (ApiKey::DescribeShareGroupOffsets, 1) => 0,
+            (ApiKey::DeleteGroups, 3) => 2,
+            // The response as before; the request has a codec of our own.
+            (ApiKey::WriteTxnMarkers, 2) => 1,
             _ => version,
         }
     }
@@ -191,8 +194,9 @@ mod tests {
             let codec = api.key.valid_versions();
             // Requests that `wire::topic_ids` decodes; the codec does have their responses.
             let own = matches!(api.key, ApiKey::OffsetCommit | ApiKey::OffsetFetch);
-            // Requests and responses that `wire::share` has codecs for.
-            let of_shares = matches!(api.key, ApiKey::ShareFetch | ApiKey::ShareAcknowledge);
+            // Requests and responses that `wire::share` and `wire::newer` have codecs for.
+            let of_shares =
+                matches!(api.key, ApiKey::ShareFetch | ApiKey::ShareAcknowledge | ApiKey::TxnOffsetCommit);
             let max = match (own, of_shares) {
                 (true, _) => FIRST_WITH_TOPIC_IDS,
                 (_, true) => api.max,

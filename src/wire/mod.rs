@@ -9,6 +9,7 @@ pub mod fetch;
 pub mod frame;
 pub mod guard;
 pub mod header;
+pub mod newer;
 pub mod parts;
 pub mod produce;
 pub mod read;

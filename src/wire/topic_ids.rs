@@ -53,7 +53,7 @@ fn read_commit(reader: &mut Reader<'_>) -> Result<OffsetCommitRequest, DecodeErr
     Ok(request)
 }
 
-fn read_commit_topic(reader: &mut Reader<'_>) -> Result<OffsetCommitRequestTopic, DecodeError> {
+pub(super) fn read_commit_topic(reader: &mut Reader<'_>) -> Result<OffsetCommitRequestTopic, DecodeError> {
     let topic = OffsetCommitRequestTopic::default()
         .with_topic_id(reader.topic_id()?.0)
         .with_partitions(array(reader, read_commit_partition)?);
@@ -98,7 +98,7 @@ fn read_fetch_topic(reader: &mut Reader<'_>) -> Result<OffsetFetchRequestTopics,
     Ok(topic)
 }
 
-fn array<T>(
+pub(super) fn array<T>(
     reader: &mut Reader<'_>,
     element: fn(&mut Reader<'_>) -> Result<T, DecodeError>,
 ) -> Result<Vec<T>, DecodeError> {
@@ -114,7 +114,7 @@ fn nullable_array<T>(
     (0..count).map(|_| element(reader)).collect::<Result<Vec<T>, _>>().map(Some)
 }
 
-fn string(reader: &mut Reader<'_>) -> Result<StrBytes, DecodeError> {
+pub(super) fn string(reader: &mut Reader<'_>) -> Result<StrBytes, DecodeError> {
     read_string(reader, FLEXIBLE)?.ok_or(DecodeError::Null)
 }
 

@@ -21,6 +21,7 @@ mod known_cases;
 mod limits;
 mod log_dirs;
 mod moves;
+mod newest_versions;
 mod off_owner;
 mod offsets;
 mod produce;

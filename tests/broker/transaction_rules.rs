@@ -163,7 +163,7 @@ impl Rules {
         })
     }
 
-    fn produce(
+    pub fn produce(
         &mut self,
         version: i16,
         name: Option<&str>,
@@ -223,7 +223,7 @@ impl Rules {
     }
 
     /// Error and offset.
-    fn fetch_offset(&mut self, group: &str, require_stable: bool) -> (i16, i64) {
+    pub fn fetch_offset(&mut self, group: &str, require_stable: bool) -> (i16, i64) {
         let topic = OffsetFetchRequestTopics::default().with_name(name("t")).with_partition_indexes(vec![0]);
         let group = OffsetFetchRequestGroup::default()
             .with_group_id(GroupId(text(group)))

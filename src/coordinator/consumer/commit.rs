@@ -7,6 +7,7 @@ use kafka_protocol::protocol::StrBytes;
 use super::group::ConsumerGroup;
 use super::member::{Epoch, Member};
 use crate::base::{PartitionIndex, TopicId};
+use crate::coordinator::requests::FIRST_TXN_COMMIT_WITH_EVERY_ERROR;
 use crate::wire::ErrorCode;
 
 /// Before this a commit of a member of the new protocol could not say its epoch.
@@ -29,11 +30,12 @@ impl ConsumerGroup {
         check_epoch(member, request)
     }
 
-    /// TxnOffsetCommit: a member is checked only where the request names one (KIP-447), and its answer knows no
-    /// stale epochs.
+    /// TxnOffsetCommit: a member is checked only where the request names one (KIP-447), and old clients know no stale
+    /// epochs.
     pub(in crate::coordinator) fn check_commit_in_transaction(
         &self,
         request: &OffsetCommitRequest,
+        api_version: i16,
     ) -> Result<(), ErrorCode> {
         let epoch = request.generation_id_or_member_epoch;
         let names_nobody = request.member_id.is_empty() && request.group_instance_id.is_none();
@@ -41,7 +43,10 @@ impl ConsumerGroup {
             return Ok(());
         }
         let member = self.member(&request.member_id).ok_or(ErrorCode::UnknownMemberId)?;
-        check_epoch(member, request).map_err(|_| ErrorCode::IllegalGeneration)
+        check_epoch(member, request).map_err(|error| match api_version {
+            FIRST_TXN_COMMIT_WITH_EVERY_ERROR.. => error,
+            _ => ErrorCode::IllegalGeneration,
+        })
     }
 
     pub(in crate::coordinator) fn check_fetch(

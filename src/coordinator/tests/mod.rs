@@ -13,4 +13,5 @@ mod room;
 mod shares;
 mod simulation;
 mod static_members;
+mod transactional_commits;
 mod transitions;

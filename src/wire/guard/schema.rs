@@ -267,6 +267,7 @@ const WRITE_TXN_MARKERS: &[Field] = &[all(Kind::Array(&[
     all(BOOL),
     all(Kind::Array(TOPIC_WITH_PARTITIONS)),
     all(INT32),
+    since(2, INT8),
 ]))];
 
 const TXN_OFFSET_COMMIT: &[Field] = &[
@@ -278,7 +279,8 @@ const TXN_OFFSET_COMMIT: &[Field] = &[
     since(3, STRING),
     since(3, STRING),
     all(Kind::Array(&[
-        all(STRING),
+        until(5, STRING),
+        since(6, UUID),
         all(Kind::Array(&[all(INT32), all(INT64), since(2, INT32), all(STRING)])),
     ])),
 ];

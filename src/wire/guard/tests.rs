@@ -9,6 +9,7 @@ use super::*;
 use crate::base::random::Random;
 use crate::wire::ApiKey;
 use crate::wire::api::APIS;
+use crate::wire::newer::{self, FIRST_MARKERS_WITH_VERSION, FIRST_TXN_COMMIT_WITH_TOPIC_IDS};
 use crate::wire::topic_ids::{self, FIRST_WITH_TOPIC_IDS};
 
 /// Calls `$call!(Request)` with the request type of an API.
@@ -89,15 +90,23 @@ fn round_trip(api: &Api, version: i16, body: &Bytes) -> Result<BytesMut, DecodeE
     with_request!(api, run)
 }
 
-/// Whether the codec behind the guard is `wire::topic_ids`, which encodes no request.
-fn has_topic_ids(api: &Api, version: i16) -> bool {
-    matches!(api.key, ApiKey::OffsetCommit | ApiKey::OffsetFetch) && version >= FIRST_WITH_TOPIC_IDS
+/// Whether the codec behind the guard is `wire::topic_ids` or `wire::newer`, which encode no requests.
+fn has_own_decoder(api: &Api, version: i16) -> bool {
+    match api.key {
+        ApiKey::OffsetCommit | ApiKey::OffsetFetch => version >= FIRST_WITH_TOPIC_IDS,
+        ApiKey::TxnOffsetCommit => version >= FIRST_TXN_COMMIT_WITH_TOPIC_IDS,
+        ApiKey::WriteTxnMarkers => version >= FIRST_MARKERS_WITH_VERSION,
+        _ => false,
+    }
 }
 
-fn decode_topic_ids(api: &Api, version: i16, body: &Bytes) -> Result<(), DecodeError> {
+fn decode_own(api: &Api, version: i16, body: &Bytes) -> Result<(), DecodeError> {
     match api.key {
         ApiKey::OffsetCommit => topic_ids::offset_commit(version, body).map(|_| ()),
-        _ => topic_ids::offset_fetch(version, body).map(|_| ()),
+        ApiKey::OffsetFetch => topic_ids::offset_fetch(version, body).map(|_| ()),
+        ApiKey::TxnOffsetCommit => newer::txn_offset_commit(version, body).map(|_| ()),
+        ApiKey::WriteTxnMarkers => newer::write_txn_markers(version, body).map(|_| ()),
+        key => panic!("{key:?} has no decoder of its own"),
     }
 }
 
@@ -188,8 +197,8 @@ fn schema_of_every_version_is_what_the_codec_reads() {
                 let body = Filler::body(api, version, seed);
                 let checked = Checked { api, len: body.len() };
                 assert_eq!(check(api.key as i16, version, &body), Ok(checked), "{} {version}", api.name);
-                if has_topic_ids(api, version) {
-                    assert_eq!(decode_topic_ids(api, version, &body), Ok(()), "{} {version}", api.name);
+                if has_own_decoder(api, version) {
+                    assert_eq!(decode_own(api, version, &body), Ok(()), "{} {version}", api.name);
                     continue;
                 }
                 let again = round_trip(api, version, &body);
@@ -273,8 +282,8 @@ fn api_versions_is_answered_with_the_old_header_and_no_default_tagged_fields() {
 
 /// Decodes by whichever codec is behind the guard.
 fn attempt(api: &Api, version: i16, body: &Bytes) -> Result<(), DecodeError> {
-    match has_topic_ids(api, version) {
-        true => decode_topic_ids(api, version, body),
+    match has_own_decoder(api, version) {
+        true => decode_own(api, version, body),
         false => round_trip(api, version, body).map(|_| ()),
     }
 }
