@@ -218,6 +218,46 @@ def transactions():
     same(3, committed("txn", TopicPartition(source_topic, 0)).offset, "the offset")
 
 
+def transactions_copy():
+    """Every third transaction is aborted, and what it had taken is taken again."""
+    source_topic, topic = create("txn-in", 2), create("txn-out", 1)
+    send(source_topic, [(n % 2, None, f"v{n}", 0, None) for n in range(30)])
+    source = consumer("copy", **{"isolation.level": "read_committed"})
+    source.subscribe([source_topic])
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "confluent-copy"})
+    producer.init_transactions(PATIENCE)
+    copied = attempts = 0
+    end = time.monotonic() + PATIENCE
+    while copied < 30:
+        assert time.monotonic() < end, f"only {copied} were copied"
+        messages = source.consume(4, 0.2)
+        if not messages:
+            continue
+        producer.begin_transaction()
+        positions = {}
+        for message in messages:
+            assert message.error() is None, message.error()
+            producer.produce(topic, message.value(), partition=0)
+            positions[message.partition()] = message.offset() + 1
+        positions = [TopicPartition(source_topic, partition, offset) for partition, offset in positions.items()]
+        producer.send_offsets_to_transaction(positions, source.consumer_group_metadata(), PATIENCE)
+        attempts += 1
+        if attempts % 3:
+            producer.commit_transaction(PATIENCE)
+            copied += len(messages)
+        else:
+            producer.flush(PATIENCE)
+            producer.abort_transaction(PATIENCE)
+            for partition in source.committed(source.assignment(), PATIENCE):
+                partition.offset = max(partition.offset, 0)
+                source.seek(partition)
+    source.close()
+    wanted = sorted(b"v%d" % n for n in range(30))
+    same(wanted, sorted(values(topic, 30, "read_committed")), "each record once")
+    offsets = [committed("copy", TopicPartition(source_topic, partition)).offset for partition in range(2)]
+    same([15, 15], offsets, "the offsets")
+
+
 def shared(wanted, members):
     for member in members:
         member.poll(0.05)
@@ -403,6 +443,7 @@ scenarios.run("too-large", too_large)
 scenarios.run("log-append-time", log_append_time)
 scenarios.run("idempotent", idempotent)
 scenarios.run("transactions", transactions)
+scenarios.run("transactions-copy", transactions_copy)
 scenarios.run("group-resume", group_resume)
 scenarios.run("group-share", group_share)
 scenarios.run("group-crash", group_crash)

@@ -46,6 +46,7 @@ func main() {
 	Scenario("log-append-time", logAppendTime)
 	Scenario("idempotent", idempotent)
 	Scenario("transactions", transactions)
+	Scenario("transactions-copy", transactionsCopy)
 	Scenario("group-resume", groupResume)
 	Scenario("group-share", func() error { return groupShare("share", kgo.Balancers(kgo.RangeBalancer())) })
 	Scenario("group-crash", groupCrash)
@@ -409,6 +410,42 @@ func transactions() error {
 		return fmt.Errorf("the offset is %d", offset.At)
 	}
 	return nil
+}
+
+// Every third transaction is aborted, and what it had taken is taken again.
+func transactionsCopy() error {
+	input, topic := create("txn-in", 2), create("txn-out", 1)
+	var wanted []string
+	for _, record := range send(input, numbered(30, 2)) {
+		wanted = append(wanted, string(record.Value))
+	}
+	session := Value(kgo.NewGroupTransactSession(kgo.SeedBrokers(bootstrap), kgo.TransactionalID("franz-copy"),
+		kgo.ConsumerGroup("franz-copy"), kgo.ConsumeTopics(input), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.RequireStableFetchOffsets()))
+	defer session.Close()
+	ctx := Patient()
+	for copied, attempts := 0, 1; copied < len(wanted); attempts++ {
+		fetches := session.PollRecords(ctx, 4)
+		Must(fetches.Err())
+		Must(session.Begin())
+		for _, record := range fetches.Records() {
+			session.Produce(ctx, &kgo.Record{Topic: topic, Value: record.Value}, nil)
+		}
+		outcome := kgo.TryCommit
+		if attempts%3 == 0 {
+			outcome = kgo.TryAbort
+		}
+		if Value(session.End(ctx, outcome)) {
+			copied += fetches.NumRecords()
+		}
+	}
+	found := values(topic, len(wanted), kgo.FetchIsolationLevel(kgo.ReadCommitted()))
+	slices.Sort(wanted)
+	slices.Sort(found)
+	Must(Same(wanted, found, "each record once"))
+	var offsets int64
+	Value(admin.FetchOffsets(ctx, "franz-copy")).Each(func(offset kadm.OffsetResponse) { offsets += offset.At })
+	return Same(int64(len(wanted)), offsets, "the offsets")
 }
 
 func commitAsync() error {
