@@ -43,8 +43,10 @@ const IO_MEMORY_BYTES: usize = 64 * 1024;
 /// How long a shard's first task may take to run before another executor is made for it.
 const START_PATIENCE: Duration = Duration::from_millis(100);
 const START_ATTEMPTS_MAX: usize = 50;
-/// Entries of each of the executor's rings.
-const RING_ENTRIES: usize = 256;
+/// Entries of each of the executor's rings. The kernel keeps the polls of a ring in buckets, one for 32 of its
+/// completions: 128 here. Each park of the executor takes back a timer that counts completions, for which the kernel first
+/// goes through a whole bucket of polls: with 256 entries and 10,000 connections that was a quarter of the time.
+const RING_ENTRIES: usize = 2048;
 
 /// Describes a shard to be started. May be sent to the thread that starts it.
 #[derive(Clone, Debug)]
