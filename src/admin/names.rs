@@ -58,6 +58,8 @@ crate::families! {
     CONNECTIONS: gauge "kuring_connections" ["listener"];
     /// Connections that ended, by reason.
     CONNECTIONS_CLOSED: counter "kuring_connections_closed_total" ["reason"];
+    /// Connections that bring nothing but heartbeats of group members, and are looked at together every few ms.
+    CONNECTIONS_GATHERED: gauge "kuring_connections_gathered" [];
     /// Open fetch sessions.
     FETCH_SESSIONS: gauge "kuring_fetch_sessions" [];
     /// Partitions in the open fetch sessions.

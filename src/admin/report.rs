@@ -165,6 +165,8 @@ fn connections(text: &mut Exposition, reports: &[&ShardReport]) {
         let closed: u64 = reports.iter().map(|report| report.connections.closed[place]).sum();
         text.add(&names::CONNECTIONS_CLOSED, &[reason.name()], closed);
     }
+    let gathered = reports.iter().map(|report| report.connections.gathered).sum::<usize>();
+    text.add(&names::CONNECTIONS_GATHERED, &[], gathered);
     let sessions = || reports.iter().map(|report| report.connections.sessions);
     text.add(&names::FETCH_SESSIONS, &[], sessions().map(|session| session.sessions).sum::<usize>());
     let partitions = sessions().map(|session| session.partitions).sum::<usize>();

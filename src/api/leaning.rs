@@ -4,7 +4,8 @@
 //! A connection asks to move when three quarters of its last bytes went to one other shard. That one has the say
 //! ([`crate::shard`]'s intake): it takes what it has time for. One that lives with its partitions and is not most of what
 //! its shard does asks whether it had better leave: a shard that has been too busy for a while lets one go after the
-//! other, each to the least busy shard. The amount that must have gone doubles with each move.
+//! other, each to the least busy shard. The amount that must have gone doubles with each move. (Connections of a group's
+//! members, which produce nothing, ask to live with the coordinator: [`crate::net`].)
 
 use std::time::Duration;
 
@@ -145,6 +146,11 @@ impl Leaning {
         if !self.stays {
             self.moves_to = Some(owner);
         }
+    }
+
+    /// Whether it may be asked for at all.
+    pub fn may_move(&self) -> bool {
+        !self.stays && self.moves_to.is_none()
     }
 
     /// Where it is to go as soon as nothing of it is in service.

@@ -2,10 +2,11 @@
 //!
 //! Receives go into chunks that an idle connection does not hold ([`super::chunk`]); sends are vectored or
 //! straight from the page cache (`sendfile`). glommio is used for nothing but to wait until a socket is
-//! readable or writable.
+//! readable or writable; those in a [`Gathering`] it does not know.
 //!
 //! Never here: framing, time-outs, TLS, the decision which shard gets a connection.
 
+mod gathering;
 mod listener;
 mod socket;
 
@@ -14,6 +15,7 @@ use std::os::fd::AsFd;
 
 use rustix::net::sockopt;
 
+pub use self::gathering::Gathering;
 pub use self::listener::{Acceptor, Listener};
 pub use self::socket::{SendFileError, Socket, SocketCloser, SocketReader, SocketWriter};
 

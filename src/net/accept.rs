@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
+use super::beats::Run;
 use super::gate::{Gate, Pass};
 use crate::config::ListenerName;
 use crate::io::chunk::Standing;
@@ -21,11 +22,13 @@ pub struct Accepted {
 }
 
 /// What a connection takes along to another shard.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct Moved {
     /// How often it has moved.
     pub moves: u32,
     pub standing: Standing,
+    /// The heartbeats that it has brought in a row.
+    pub beats: Run,
 }
 
 /// A listener in service. Dropping it does not stop it: [`Listening::stop`] does.

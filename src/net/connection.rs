@@ -5,6 +5,8 @@
 //! waits until all before it are answered and is served alone. Then the turn ends: what was queued on this
 //! shard is written, and the answers that are there leave in one send.
 
+mod moving;
+
 use std::collections::VecDeque;
 use std::future::Future;
 use std::os::fd::OwnedFd;
@@ -17,6 +19,7 @@ use bytes::Bytes;
 use futures::future::{Either, select};
 
 use super::accept::{Accepted, Moved};
+use super::beats::Beats;
 use super::figures::{Closed, ListenerCounters};
 use super::gate::Pass;
 use super::memory::Charge;
@@ -24,14 +27,12 @@ use super::registry::{Connections, Ends, Registered};
 use super::request_log::{self, Line};
 use super::send::{self, Held, SendError};
 use super::watch::Phase;
-use crate::api::{self, Client, Destination, MoveQuestion, Outcome, Piece, ShardWork};
-use crate::base::ShardId;
+use crate::api::{self, Client, Outcome, Piece};
 use crate::base::clock::{self, Monotonic};
 use crate::io::chunk::ReceiveBuffer;
 use crate::io::net::{Socket, SocketOptions, SocketReader, SocketWriter};
-use crate::io::runtime::{self, Queue, spawn, yield_if_needed};
-use crate::shard::messages::Reply;
-use crate::shard::{self, Shard};
+use crate::io::runtime::{Queue, spawn, yield_if_needed};
+use crate::shard::Shard;
 use crate::wire::api::Api;
 use crate::wire::frame::{self, FrameError, FrameStep, PREFIX_LEN};
 use crate::wire::header::{self, HeaderError, Request};
@@ -142,6 +143,7 @@ struct Connection {
     now: Monotonic,
     listener: Rc<ListenerCounters>,
     pass: Pass,
+    beats: Beats,
 }
 
 /// Starts to serve an accepted connection on its shard.
@@ -168,7 +170,7 @@ pub(super) fn start(shard: &Rc<Shard>, connections: &Rc<Connections>, accepted: 
     }
     let closer = socket.closer();
     let (reader, writer) = socket.split();
-    let standing = accepted.moved.map(|moved| moved.standing).unwrap_or_default();
+    let Moved { moves, standing, beats } = accepted.moved.unwrap_or_default();
     let buffer = ReceiveBuffer::of(shard.chunks().clone(), standing);
     let registered = connections.register(Ends {
         received: buffer.state(),
@@ -187,7 +189,7 @@ pub(super) fn start(shard: &Rc<Shard>, connections: &Rc<Connections>, accepted: 
             accepted.listener,
             accepted.peer,
             connections.sessions().clone(),
-            accepted.moved.map_or(0, |moved| moved.moves),
+            moves,
         )),
         reader,
         writer,
@@ -204,6 +206,7 @@ pub(super) fn start(shard: &Rc<Shard>, connections: &Rc<Connections>, accepted: 
         now: clock::monotonic(),
         listener,
         pass: accepted.pass,
+        beats: Beats::new(connections.beating().clone(), beats),
     };
     spawn(Queue::Serve, "connection", connection.run(accepted.peer)).detach();
 }
@@ -231,70 +234,6 @@ impl Connection {
         self.client.end();
         // What is queued is written all the same; nobody waits for its answer.
         self.shard.end_turn();
-    }
-
-    /// Goes over to the shard that its pass says, as `fd`, with nothing received, in service or unsent.
-    fn hand_over(self, fd: OwnedFd) {
-        let (peer, listener) = (self.client.peer, self.client.listener.clone());
-        let moves = self.client.leaning.borrow().moves() + 1;
-        self.shard.counters.connections_moved.increment();
-        tracing::debug!(%peer, from = self.shard.id().index(), to = self.pass.shard(), "connection moves");
-        let standing = self.buffer.standing();
-        let Self { connections, pass, registered, reader, writer, .. } = self;
-        // Off this shard's list before it is on the other's; nobody here closes it any more.
-        drop((registered, reader, writer));
-        connections.hand_over(Accepted { fd, peer, listener, pass, moved: Some(Moved { moves, standing }) });
-    }
-
-    /// Once in a while: whether the connection had better live on another shard, which then is asked.
-    fn look_where_it_leans(&self) {
-        let mut leaning = self.client.leaning.borrow_mut();
-        if !leaning.is_due() {
-            return;
-        }
-        let work = ShardWork {
-            busy: runtime::work().busy,
-            bytes_in: self.shard.counters.bytes_in.get(),
-            at: clock::monotonic(),
-        };
-        let question = leaning.question(work).filter(|_| self.shard.config().connection_moves);
-        let Some(MoveQuestion { to, cost_percent }) = question else { return };
-        if to == Destination::Elsewhere && !self.shard.lets_go() {
-            return;
-        }
-        let client = self.client.clone();
-        spawn(Queue::Serve, "question for a move", async move {
-            let taker = match to {
-                Destination::Owner(owner) => Some(owner),
-                Destination::Elsewhere => client.shard.least_busy().await,
-            };
-            let Some(taker) = taker else { return };
-            let reply = client.shard.ask(taker, shard::messages::Request::TakeOver(cost_percent)).await;
-            if let Reply::TakeOver(true) = reply {
-                client.leaning.borrow_mut().granted(taker);
-                if to == Destination::Elsewhere {
-                    client.shard.has_let_go();
-                }
-            }
-        })
-        .detach();
-    }
-
-    /// Whether the connection can go over to `shard` now, and as what. Nothing of it may be in service.
-    fn leave_for(&mut self, shard: ShardId) -> Option<OwnedFd> {
-        let here = self.pass.shard();
-        let is_closed = self.registered.entry.closed.get().is_some();
-        if !is_closed && !self.connections.is_draining() && self.pass.move_to(shard.index()) {
-            match self.reader.hand_over() {
-                Ok(fd) => return Some(fd),
-                Err(error) => {
-                    tracing::debug!(peer = %self.client.peer, "no descriptor to move a connection: {error}");
-                    self.pass.move_to(here);
-                }
-            }
-        }
-        self.client.leaning.borrow_mut().refused();
-        None
     }
 
     /// Counts an end by a limit.
@@ -367,7 +306,14 @@ impl Connection {
         let received = self.received;
         let frame_bytes = frame.len();
         self.enter(Phase::Serving);
-        let mut request = match header::parse(&frame)? {
+        let parsed = header::parse(&frame)?;
+        if let Request::Known { header, .. } = &parsed {
+            self.beats.note(header.api.key, received);
+            if !self.beats.are_all() {
+                self.reader.stand_alone();
+            }
+        }
+        let mut request = match parsed {
             Request::Known { header, body } if api::may_overlap(header.api) => {
                 self.make_room_in_flight(frame_bytes).await?;
                 self.shard.requests.begun(header.api);
@@ -603,6 +549,14 @@ impl Connection {
             (false, _) => self.enter(Phase::Serving),
         }
         let requests_max = self.shard.config().serving_limits.connection_requests_max;
+        if let Some(gathering) = self.beats.gathering() {
+            if let Err(error) = self.reader.gather(gathering) {
+                tracing::debug!(peer = %self.client.peer, "a connection wakes its shard alone: {error}");
+            }
+        } else if self.beats.are_all() {
+            // The others have gone.
+            self.reader.stand_alone();
+        }
         let received = if self.in_flight.is_empty() {
             self.reader.receive(&mut self.buffer).await?
         } else if self.in_flight.len() >= requests_max || !self.fits_in_flight(1) {

@@ -74,5 +74,7 @@ pub struct ConnectionFigures {
     /// By reason, in the order of [`Closed::ALL`].
     pub closed: [u64; Closed::ALL.len()],
     pub active: usize,
+    /// Of them, those that are looked at together.
+    pub gathered: usize,
     pub sessions: SessionFigures,
 }

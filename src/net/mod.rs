@@ -2,9 +2,10 @@
 //!
 //! [`accept`] owns the listening sockets, [`gate`] the limits on connections, [`connection`] the life of one
 //! connection, [`send`] the way of a response into the socket, [`watch`] and [`memory`] what a peer may take of
-//! time and memory.
+//! time and memory, [`beats`] how connections of a group's members are waited for.
 
 pub mod accept;
+mod beats;
 mod connection;
 mod figures;
 mod gate;

@@ -17,6 +17,7 @@ use crate::io::runtime::{Mailbox, Queue, Sender, spawn, yield_if_needed};
 use crate::shard::Shard;
 
 use super::accept::Accepted;
+use super::beats::BeatingConnections;
 use super::connection;
 use super::figures::{Closed, ConnectionFigures, ListenerCounters};
 use super::memory::ServeMemory;
@@ -38,6 +39,7 @@ pub struct Connections {
     /// then.
     stuck: Cell<[Option<(u64, Monotonic)>; FRAME_KINDS]>,
     pub(super) request_log: RequestLog,
+    beating: Rc<BeatingConnections>,
 }
 
 /// What others see of a connection.
@@ -137,6 +139,7 @@ impl Connections {
             closed: Default::default(),
             stuck: Cell::default(),
             request_log: RequestLog::new(shard.config()),
+            beating: BeatingConnections::start(shard),
         });
         let (taker, owner) = (connections.clone(), shard.clone());
         spawn(Queue::Serve, "new connections", async move {
@@ -173,6 +176,10 @@ impl Connections {
 
     pub(super) fn sessions(&self) -> &FetchSessions {
         &self.sessions
+    }
+
+    pub(super) fn beating(&self) -> &Rc<BeatingConnections> {
+        &self.beating
     }
 
     /// Gives a connection to the shard that its pass says.
@@ -212,6 +219,7 @@ impl Connections {
             listeners: listeners.collect(),
             closed: self.closed.each_ref().map(Counter::get),
             active: self.len(),
+            gathered: self.beating.gathered(),
             sessions: self.sessions.figures(),
         }
     }

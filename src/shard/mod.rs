@@ -73,7 +73,8 @@ crate::counters! {
         pub bytes_out: total "kuring_network_sent_bytes_total",
         /// Request frames received, the malformed ones too.
         pub requests: total "kuring_network_request_frames_total",
-        /// Producers' connections that went over to the shard of their partitions.
+        /// Connections that went over to another shard: producers' to that of their partitions, group members' to the
+        /// coordinator's.
         pub connections_moved: total "kuring_connections_moved_total",
         /// Batches that were appended or refused.
         pub appended_batches: total "kuring_append_batches_total",

@@ -20,6 +20,7 @@ mod harness;
 mod known_cases;
 mod limits;
 mod log_dirs;
+mod member_connections;
 mod moves;
 mod newest_versions;
 mod off_owner;

@@ -13,9 +13,10 @@ use futures::{AsyncRead, AsyncWrite};
 use glommio::net::TcpStream;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendFlags, Shutdown};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
 
 use super::SocketOptions;
+use super::gathering::{Gathered, Gathering};
 use super::listener::{local_addr, peer_addr};
 use crate::io::chunk::ReceiveBuffer;
 use crate::io::runtime::yield_if_needed;
@@ -36,6 +37,8 @@ pub struct Socket {
 /// The receiving half: one task.
 #[derive(Debug)]
 pub struct SocketReader {
+    /// While it is looked at together with others. Ahead of the socket, which it leaves while that is open.
+    gathered: Option<Gathered>,
     shared: Rc<Shared>,
 }
 
@@ -67,7 +70,7 @@ pub enum SendFileError {
 }
 
 #[derive(Debug)]
-struct Shared {
+pub(super) struct Shared {
     /// Owns the descriptor. Borrowed only inside a poll.
     stream: RefCell<TcpStream>,
     /// The stream's own, for calls that need no borrow of it.
@@ -120,7 +123,7 @@ impl Socket {
 
     /// The connection is shut down and closed when both halves and all closers are gone.
     pub fn split(self) -> (SocketReader, SocketWriter) {
-        let reader = SocketReader { shared: self.shared.clone() };
+        let reader = SocketReader { gathered: None, shared: self.shared.clone() };
         (reader, SocketWriter { shared: self.shared, sent_this_turn: 0, sent_bytes: Rc::default() })
     }
 
@@ -134,7 +137,25 @@ impl SocketReader {
     /// that the peer has finished sending. Waits for the pool's budget too. Cancelling it loses nothing.
     pub async fn receive(&mut self, buffer: &mut ReceiveBuffer) -> io::Result<usize> {
         let waiting = Waiting(buffer);
-        poll_fn(|cx| self.shared.poll_receive(cx, waiting.0)).await
+        poll_fn(|cx| match &self.gathered {
+            Some(gathered) => self.shared.poll_receive_gathered(cx, gathered, waiting.0),
+            None => self.shared.poll_receive(cx, waiting.0),
+        })
+        .await
+    }
+
+    /// From now on receives when a look at `gathering` has found something, not as soon as it has come. Nothing
+    /// changes when the system has no room for it in the set.
+    pub fn gather(&mut self, gathering: &Rc<Gathering>) -> io::Result<()> {
+        if self.gathered.is_none() {
+            self.gathered = Some(gathering.join(&self.shared)?);
+        }
+        Ok(())
+    }
+
+    /// Receives as soon as something has come again.
+    pub fn stand_alone(&mut self) {
+        self.gathered = None;
     }
 
     /// Whether the peer has finished sending or is gone, though bytes of it have not been received yet.
@@ -296,6 +317,38 @@ impl Shared {
             Poll::Ready(Err(_)) | Poll::Pending => buffer.rest(),
         }
         received
+    }
+
+    fn poll_receive_gathered(
+        &self,
+        cx: &mut Context<'_>,
+        gathered: &Gathered,
+        buffer: &mut ReceiveBuffer,
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            if gathered.poll_ready(cx).is_pending() {
+                buffer.rest();
+                return Poll::Pending;
+            }
+            ready!(buffer.poll_prepare(cx))?;
+            let room = buffer.room();
+            let room_bytes = room.len();
+            match rustix::net::recv(self, room, RecvFlags::DONTWAIT) {
+                Ok((_, bytes)) => {
+                    if bytes < room_bytes {
+                        gathered.is_drained();
+                    }
+                    buffer.advance(bytes);
+                    return Poll::Ready(Ok(bytes));
+                }
+                Err(Errno::AGAIN) => gathered.is_drained(),
+                Err(Errno::INTR) => {}
+                Err(error) => {
+                    buffer.rest();
+                    return Poll::Ready(Err(error.into()));
+                }
+            }
+        }
     }
 
     fn shutdown(&self, how: Shutdown) {

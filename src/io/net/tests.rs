@@ -6,6 +6,8 @@ use std::os::fd::OwnedFd;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use futures::FutureExt as _;
+
 use super::*;
 use crate::io::chunk::{ChunkPool, ReceiveBuffer};
 use crate::io::runtime::{Queue, ShardBuilder, ShardThread, mailbox, run_shard, sleep, spawn};
@@ -302,4 +304,83 @@ fn shard_connects_to_another() {
     });
     acceptor.stop();
     assert_eq!(echo.join(), 1);
+}
+
+/// What is there without waiting.
+fn receive_now(reader: &mut SocketReader, buffer: &mut ReceiveBuffer) -> Option<Vec<u8>> {
+    let received = reader.receive(buffer).now_or_never()?.unwrap();
+    assert_eq!(received, buffer.filled().len());
+    Some(buffer.take(received).to_vec())
+}
+
+#[test]
+fn gathered_sockets_receive_what_a_look_has_found() {
+    let (connection, mut peer) = pair();
+    run_shard("gathered", move || async move {
+        let gathering = Gathering::new().unwrap();
+        let (mut reader, _writer) = Socket::adopt(connection, &SocketOptions::default()).unwrap().split();
+        let mut buffer = ReceiveBuffer::new(pool());
+        // By itself first, so that its next wait is armed already.
+        peer.write_all(b"alone").unwrap();
+        assert_eq!(reader.receive(&mut buffer).await.unwrap(), 5);
+        buffer.skip(5);
+        reader.gather(&gathering).unwrap();
+        peer.write_all(b"one").unwrap();
+        assert_eq!(receive_now(&mut reader, &mut buffer), None);
+        assert_eq!(gathering.look().unwrap(), 1);
+        assert_eq!(receive_now(&mut reader, &mut buffer), Some(b"one".to_vec()));
+        assert_eq!(receive_now(&mut reader, &mut buffer), None);
+        assert_eq!(gathering.look().unwrap(), 0);
+        // The task that waits is woken by the look.
+        let waits = spawn(Queue::Serve, "waits", async move {
+            let received = reader.receive(&mut buffer).await.unwrap();
+            (received, reader, buffer)
+        });
+        sleep(Duration::from_millis(5)).await;
+        peer.write_all(b"two!").unwrap();
+        while gathering.look().unwrap() == 0 {
+            sleep(Duration::from_millis(1)).await;
+        }
+        let (received, mut reader, mut buffer) = waits.await;
+        assert_eq!(received, 4);
+        buffer.skip(4);
+        reader.stand_alone();
+        assert!(gathering.is_empty());
+        peer.write_all(b"three").unwrap();
+        assert_eq!(reader.receive(&mut buffer).await.unwrap(), 5);
+    });
+}
+
+#[test]
+fn the_end_of_a_gathered_socket_shows_though_it_came_with_its_last_bytes() {
+    let (connection, mut peer) = pair();
+    run_shard("gathered-end", move || async move {
+        let gathering = Gathering::new().unwrap();
+        let (mut reader, _writer) = Socket::adopt(connection, &SocketOptions::default()).unwrap().split();
+        let mut buffer = ReceiveBuffer::new(pool());
+        reader.gather(&gathering).unwrap();
+        peer.write_all(b"last").unwrap();
+        peer.shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!(gathering.look().unwrap(), 1);
+        assert_eq!(receive_now(&mut reader, &mut buffer), Some(b"last".to_vec()));
+        assert_eq!(receive_now(&mut reader, &mut buffer), Some(Vec::new()), "no look tells of it again");
+    });
+}
+
+#[test]
+fn a_gathered_socket_that_is_handed_over_leaves_the_others() {
+    let (connection, mut peer) = pair();
+    run_shard("gathered-moves", move || async move {
+        let gathering = Gathering::new().unwrap();
+        let (mut reader, writer) = Socket::adopt(connection, &SocketOptions::default()).unwrap().split();
+        reader.gather(&gathering).unwrap();
+        let there = reader.hand_over().unwrap();
+        drop((reader, writer));
+        assert!(gathering.is_empty());
+        peer.write_all(b"there").unwrap();
+        assert_eq!(gathering.look().unwrap(), 0, "the descriptor that lives on is not in the set");
+        let (mut reader, _writer) = Socket::adopt(there, &SocketOptions::default()).unwrap().split();
+        let mut buffer = ReceiveBuffer::new(pool());
+        assert_eq!(reader.receive(&mut buffer).await.unwrap(), 5);
+    });
 }

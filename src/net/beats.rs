@@ -1,0 +1,226 @@
+//! Connections that bring nothing but heartbeats of a group's member. Thousands of them, each a heartbeat every few
+//! seconds, would wake their shard for each; where there are many they are looked at together
+//! ([`crate::io::net::Gathering`]), every few milliseconds, which is nothing to a heartbeat. Any other request ends that
+//! at once. They also ask to live on the coordinator's shard: then a heartbeat crosses none.
+//!
+//! One [`BeatingConnections`] per shard.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::base::clock::Monotonic;
+use crate::io::net::Gathering;
+use crate::io::runtime::{Queue, note_work, spawn_quiet};
+use crate::shard::Shard;
+use crate::wire::ApiKey;
+
+/// So many heartbeats in a row, and nothing else, make a connection one of these.
+const BEATS_MIN: u32 = 2;
+/// Heartbeats that come sooner after each other are part of a rebalance, where each waits for the one before.
+const GAP_MIN: Duration = Duration::from_millis(200);
+/// Fewer on a shard do not cost it what looking at them costs.
+const GATHERED_MIN: usize = 256;
+/// Between two looks, when something came at the last one;
+const LOOK_EVERY_MIN: Duration = Duration::from_millis(5);
+/// and when nothing has come for a while.
+const LOOK_EVERY_MAX: Duration = Duration::from_millis(20);
+
+/// How many connections of a shard bring nothing but heartbeats.
+pub(super) struct BeatingConnections {
+    count: Cell<usize>,
+    /// Not there when the system refused it: then each wakes its shard.
+    gathering: Option<Rc<Gathering>>,
+}
+
+/// What a connection has brought lately.
+pub(super) struct Beats {
+    of_shard: Rc<BeatingConnections>,
+    run: Run,
+    counted: Option<Counted>,
+    asks: bool,
+}
+
+/// Heartbeats in a row, which go on when the connection goes over to another shard.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Run {
+    count: u32,
+    last: Option<Monotonic>,
+}
+
+/// One of the connections that are counted.
+struct Counted(Rc<BeatingConnections>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.count.set(self.0.count.get() - 1);
+    }
+}
+
+impl BeatingConnections {
+    /// Starts to look at those of `shard`.
+    pub fn start(shard: &Rc<Shard>) -> Rc<Self> {
+        let gathering = Gathering::new().inspect_err(|error| {
+            tracing::warn!("members' connections wake their shard one by one: no epoll: {error}");
+        });
+        let gathering = gathering.ok();
+        if let Some(gathering) = gathering.clone() {
+            let shard = shard.clone();
+            spawn_quiet(Queue::Serve, "members' connections", look(shard, gathering)).detach();
+        }
+        Rc::new(Self { count: Cell::new(0), gathering })
+    }
+
+    /// How many are looked at together.
+    pub fn gathered(&self) -> usize {
+        self.gathering.as_ref().map_or(0, |gathering| gathering.len())
+    }
+}
+
+async fn look(shard: Rc<Shard>, gathering: Rc<Gathering>) {
+    let mut every = LOOK_EVERY_MAX;
+    loop {
+        gathering.occupied().await;
+        shard.sleep_in_background(every).await;
+        every = match gathering.look() {
+            Ok(0) => (every * 2).min(LOOK_EVERY_MAX),
+            Ok(_) => {
+                note_work();
+                LOOK_EVERY_MIN
+            }
+            Err(error) => {
+                crate::base::fatal(format_args!("members' connections cannot be looked at: {error}"))
+            }
+        };
+    }
+}
+
+impl Beats {
+    pub fn new(of_shard: Rc<BeatingConnections>, run: Run) -> Self {
+        Self { of_shard, run, counted: None, asks: false }
+    }
+
+    pub fn run(&self) -> Run {
+        self.run
+    }
+
+    /// A request has come.
+    pub fn note(&mut self, key: ApiKey, now: Monotonic) {
+        let is_beat =
+            matches!(key, ApiKey::Heartbeat | ApiKey::ConsumerGroupHeartbeat | ApiKey::ShareGroupHeartbeat);
+        let count = match self.run.last {
+            Some(last) if is_beat && now.since(last) >= GAP_MIN => self.run.count.saturating_add(1),
+            _ => u32::from(is_beat),
+        };
+        self.run = Run { count, last: is_beat.then_some(now) };
+        if count < BEATS_MIN {
+            (self.counted, self.asks) = (None, false);
+            return;
+        }
+        // A shard that was not asked lately says no the first time.
+        self.asks = count <= BEATS_MIN + 1 || count.is_power_of_two();
+        if self.counted.is_none() {
+            self.of_shard.count.set(self.of_shard.count.get() + 1);
+            self.counted = Some(Counted(self.of_shard.clone()));
+        }
+    }
+
+    /// Whether it brings nothing but heartbeats.
+    pub fn are_all(&self) -> bool {
+        self.counted.is_some()
+    }
+
+    /// Where to wait for the next one, if not alone.
+    pub fn gathering(&self) -> Option<&Rc<Gathering>> {
+        let are_many = self.of_shard.count.get() >= GATHERED_MIN;
+        self.of_shard.gathering.as_ref().filter(|_| are_many && self.are_all())
+    }
+
+    /// Whether it is time to ask for a move to the coordinator's shard.
+    pub fn take_question(&mut self) -> bool {
+        std::mem::take(&mut self.asks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn beats() -> (Rc<BeatingConnections>, Beats) {
+        let of_shard = Rc::new(BeatingConnections { count: Cell::new(0), gathering: Gathering::new().ok() });
+        (of_shard.clone(), Beats::new(of_shard, Run::default()))
+    }
+
+    fn at(ms: u64) -> Monotonic {
+        Monotonic::from_millis(ms)
+    }
+
+    #[test]
+    fn two_heartbeats_in_a_row_make_a_members_connection_and_a_commit_ends_it() {
+        let (of_shard, mut beats) = beats();
+        beats.note(ApiKey::JoinGroup, at(0));
+        beats.note(ApiKey::ConsumerGroupHeartbeat, at(1000));
+        assert!(!beats.are_all());
+        beats.note(ApiKey::ConsumerGroupHeartbeat, at(4000));
+        assert!(beats.are_all());
+        assert_eq!(of_shard.count.get(), 1);
+        beats.note(ApiKey::OffsetCommit, at(5000));
+        assert!(!beats.are_all());
+        assert_eq!(of_shard.count.get(), 0);
+        beats.note(ApiKey::Heartbeat, at(6000));
+        assert!(!beats.are_all());
+    }
+
+    #[test]
+    fn a_row_goes_on_behind_a_move() {
+        let (_, mut beats) = beats();
+        beats.note(ApiKey::Heartbeat, at(0));
+        beats.note(ApiKey::Heartbeat, at(3000));
+        let (there, _) = self::beats();
+        let mut moved = Beats::new(there.clone(), beats.run());
+        moved.note(ApiKey::Heartbeat, at(6000));
+        assert!(moved.are_all());
+        assert_eq!(there.count.get(), 1);
+    }
+
+    #[test]
+    fn heartbeats_that_follow_each_other_at_once_do_not_count() {
+        let (_, mut beats) = beats();
+        for beat in 0..10 {
+            beats.note(ApiKey::ConsumerGroupHeartbeat, at(beat * 199));
+            assert!(!beats.are_all());
+        }
+    }
+
+    #[test]
+    fn few_wait_alone_and_many_together() {
+        let (of_shard, mut beats) = beats();
+        beats.note(ApiKey::Heartbeat, at(0));
+        beats.note(ApiKey::Heartbeat, at(3000));
+        assert!(beats.gathering().is_none());
+        let mut others = Vec::new();
+        for _ in 1..GATHERED_MIN {
+            let mut other = Beats::new(of_shard.clone(), Run::default());
+            other.note(ApiKey::ShareGroupHeartbeat, at(0));
+            other.note(ApiKey::ShareGroupHeartbeat, at(3000));
+            others.push(other);
+        }
+        assert!(beats.gathering().is_some());
+        others.pop();
+        assert!(beats.gathering().is_none(), "one has gone");
+    }
+
+    #[test]
+    fn it_asks_for_a_move_twice_and_then_ever_more_rarely() {
+        let (_, mut beats) = beats();
+        let mut asked = Vec::new();
+        for beat in 1..=20 {
+            beats.note(ApiKey::Heartbeat, at(beat * 3000));
+            if beats.take_question() {
+                asked.push(beat);
+            }
+            assert!(!beats.take_question(), "once for each");
+        }
+        assert_eq!(asked, [2, 3, 4, 8, 16]);
+    }
+}
