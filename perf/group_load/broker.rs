@@ -54,7 +54,7 @@ impl Broker {
     }
 
     fn prepare(&self, partitions: i32) -> Result<()> {
-        let mut connection = Connection::open(self.address)?;
+        let connection = Connection::open(self.address)?;
         let topic = CreatableTopic::default()
             .with_name(TopicName(text(TOPIC)))
             .with_num_partitions(partitions)

@@ -12,15 +12,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 const USAGE: &str = "usage: group-load [--kuring PATH] [--seconds N] [--set NAME=VALUE]... [NAME]...
-Names: heartbeats, heartbeats-classic, settle, settle-classic, commits, timers; all of them if none is given.
+Names: heartbeats, heartbeats-classic, small, settle, settle-classic, commits, timers; all if none is given.
 --kuring   the broker's program; by default the one of this build
 --seconds  how long each steady load is measured (20)
 --set      a property of the broker";
 
 /// The names, and what each measures.
-const LOADS: &[(&str, fn(&Options) -> Outcome)] = &[
+const LOADS: &[(&str, Measure)] = &[
     ("heartbeats", heartbeats::consumer),
     ("heartbeats-classic", heartbeats::classic),
+    ("small", heartbeats::small),
     ("settle", settle::consumer),
     ("settle-classic", settle::classic),
     ("commits", commits::run),
@@ -28,6 +29,7 @@ const LOADS: &[(&str, fn(&Options) -> Outcome)] = &[
 ];
 
 type Outcome = std::io::Result<()>;
+type Measure = fn(&Options) -> Outcome;
 
 struct Options {
     kuring: PathBuf,
@@ -43,12 +45,12 @@ fn main() {
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
-            "--kuring" => options.kuring = PathBuf::from(arguments.next().unwrap_or_else(|| usage())),
+            "--kuring" => options.kuring = PathBuf::from(arguments.next().unwrap_or_else(usage)),
             "--seconds" => {
                 let seconds = arguments.next().and_then(|text| text.parse().ok());
-                options.time = Duration::from_secs(seconds.unwrap_or_else(|| usage()));
+                options.time = Duration::from_secs(seconds.unwrap_or_else(usage));
             }
-            "--set" => options.settings.push(arguments.next().unwrap_or_else(|| usage())),
+            "--set" => options.settings.push(arguments.next().unwrap_or_else(usage)),
             name if LOADS.iter().any(|(known, _)| *known == name) => names.push(argument),
             _ => usage(),
         }

@@ -2,6 +2,7 @@
 
 use std::io::{Error, Read as _, Result, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
@@ -23,27 +24,33 @@ impl Connection {
         Ok(Self { stream })
     }
 
-    pub fn call<R: Request>(&mut self, version: i16, request: &R) -> Result<R::Response> {
+    pub fn call<R: Request>(&self, version: i16, request: &R) -> Result<R::Response> {
         self.send(&frame(version, request))?;
         self.receive::<R>(version)
     }
 
-    pub fn send(&mut self, frame: &[u8]) -> Result<()> {
-        self.stream.write_all(frame)
+    pub fn send(&self, frame: &[u8]) -> Result<()> {
+        (&self.stream).write_all(frame)
     }
 
-    pub fn receive<R: Request>(&mut self, version: i16) -> Result<R::Response> {
+    pub fn receive<R: Request>(&self, version: i16) -> Result<R::Response> {
         let mut frame = self.receive_frame()?;
         ResponseHeader::decode(&mut frame, R::Response::header_version(version)).map_err(Error::other)?;
         R::Response::decode(&mut frame, version).map_err(Error::other)
     }
 
-    pub fn receive_frame(&mut self) -> Result<Bytes> {
+    pub fn receive_frame(&self) -> Result<Bytes> {
         let mut length = [0; 4];
-        self.stream.read_exact(&mut length)?;
+        (&self.stream).read_exact(&mut length)?;
         let mut frame = vec![0; u32::from_be_bytes(length) as usize];
-        self.stream.read_exact(&mut frame)?;
+        (&self.stream).read_exact(&mut frame)?;
         Ok(frame.into())
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
     }
 }
 
