@@ -14,6 +14,7 @@ use super::interface::{Client, Content, Effect, KeyValue, ReplyToken, Request, R
 use super::partition::{Partition, Pending, tombstones};
 use super::partitioner::partition_for;
 use super::records::Record;
+use super::room::Room;
 use super::timers::{TimerKey, Timers};
 use super::turn::{Then, Turn, Write, append_error};
 use crate::base::clock::{Monotonic, Now};
@@ -45,8 +46,7 @@ pub struct Coordinator {
     ready: VecDeque<(PartitionIndex, StrBytes)>,
     random: Random,
     effects: Vec<Effect>,
-    /// What the members hold at most; `None` until it has been summed.
-    pub(super) members_bytes: Option<usize>,
+    pub(super) room: Room,
 }
 
 impl Coordinator {
@@ -66,7 +66,7 @@ impl Coordinator {
             ready: VecDeque::new(),
             random,
             effects: Vec::new(),
-            members_bytes: None,
+            room: Room::default(),
         }
     }
 
@@ -118,7 +118,7 @@ impl Coordinator {
     /// The whole log is read: the partition serves from now on.
     pub fn loaded(&mut self, index: PartitionIndex, now: Now) {
         let size_max = self.settings.members_max as usize;
-        self.members_bytes = None;
+        self.room.forget();
         let Some((partition, mut turn)) = self.parts(index, now) else { return };
         partition.is_loading = false;
         let mut writes = Vec::new();

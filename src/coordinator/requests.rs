@@ -82,7 +82,7 @@ impl Coordinator {
         token: ReplyToken,
         now: Now,
     ) -> Option<Response> {
-        if !self.has_room_for(index, &request) {
+        if !self.has_room_for(index, &request, now.monotonic) {
             PROCESS.members_refused.increment();
             return Some(request.failed(ErrorCode::GroupMaxSizeReached));
         }

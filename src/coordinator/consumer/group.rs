@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use kafka_protocol::protocol::StrBytes;
 
-use super::member::{Epoch, Member, MemberMetadata, MemberState, Owned, Partitions, Position, partitions_of};
+use super::member::{
+    Epoch, Member, MemberMetadata, MemberState, Owned, Partitions, Position, partitions_of, sorted_names,
+};
 use super::records::{ConsumerRecord, GroupEpoch, ResolvedRegex, TargetEpoch};
 use super::topics::Topics;
 use crate::base::clock::{Monotonic, Timestamp};
 use crate::base::{PartitionIndex, TopicId};
-use crate::coordinator::room::{GROUP_BYTES, NAME_BYTES, PARTITION_BYTES};
+use crate::coordinator::room::{GROUP_BYTES, NAME_BYTES, PARTITION_BYTES, bytes_of_names};
 
 /// The assignment of who has none.
 static NOTHING: Partitions = Partitions::new();
@@ -235,11 +237,6 @@ impl ConsumerGroup {
         self.counts.topics.keys().chain(resolved).cloned().collect()
     }
 
-    /// Whether a member names the topic in its subscription.
-    pub(in crate::coordinator) fn is_read(&self, topic: &StrBytes) -> bool {
-        self.counts.topics.contains_key(topic)
-    }
-
     pub(in crate::coordinator) fn is_subscribed(&self, topic: &StrBytes) -> bool {
         self.counts.topics.contains_key(topic)
             || self
@@ -282,11 +279,23 @@ impl ConsumerGroup {
         })
     }
 
+    /// What it would hold more, about, if `member` subscribed to these topics instead of what it does: nothing for what
+    /// others subscribe to as well.
+    pub(in crate::coordinator) fn growth_by_names(&self, member: &StrBytes, names: Vec<StrBytes>) -> usize {
+        let names = sorted_names(names);
+        if self.counts.subscriptions.contains_key(&names) {
+            return 0;
+        }
+        let old = self.members.get(member).map(|member| &member.metadata.topic_names);
+        // Kept for this member alone, it goes.
+        let old = old.filter(|old| self.counts.subscriptions.get(*old) == Some(&1));
+        bytes_of_names(&names).saturating_sub(old.map_or(0, |old| bytes_of_names(old)))
+    }
+
     /// What it holds, about. Members with the same subscription share it.
     pub(in crate::coordinator) fn held_bytes(&self) -> usize {
-        let names = |names: &[StrBytes]| names.iter().map(|name| NAME_BYTES + name.len()).sum::<usize>();
         let members: usize = self.members.values().map(Member::own_bytes).sum();
-        let subscriptions: usize = self.counts.subscriptions.keys().map(|it| names(it)).sum();
+        let subscriptions: usize = self.counts.subscriptions.keys().map(|it| bytes_of_names(it)).sum();
         let targets: usize = self.targets.values().map(partitions_of).sum();
         let owned: usize = self.counts.owners.values().map(HashMap::len).sum();
         let resolved = self.regexes.values().flat_map(|resolved| &resolved.topics);

@@ -97,6 +97,10 @@ impl ShareGroup {
         }
     }
 
+    pub(in crate::coordinator) fn len(&self) -> usize {
+        self.members.len()
+    }
+
     pub(in crate::coordinator) fn is_empty(&self) -> bool {
         self.members.is_empty()
     }

@@ -77,3 +77,54 @@ fn a_group_has_a_quarter_and_members_with_the_same_subscription_share_it() {
     assert_eq!(h.answer(in_group(join("x", &others), 0)).error_code, FULL);
     assert_eq!(h.answer(in_group(join("x", &others), 1)).error_code, OK);
 }
+
+#[test]
+fn members_with_a_subset_each_of_what_the_group_reads_share_nothing() {
+    let (mut h, _) = Harness::consumers_with(with_room(256 << 10), &[("t", 1)]);
+    let names: Vec<String> = (0..200).map(|number| format!("topic-{number}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let without = |at: usize| -> Vec<&str> {
+        names.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, name)| *name).collect()
+    };
+    // 20 kB each, of which a group may have 64.
+    let refused = (0..20).find(|member| {
+        let request = join(&member.to_string(), &without(*member));
+        h.answer(in_group(request, 0)).error_code == FULL
+    });
+    assert_eq!(refused, Some(3));
+    // Members that are in with the same list are not free to part with it either, ...
+    let in_other = |request| in_group(request, 1);
+    let mut epochs = Vec::new();
+    for member in 0..6 {
+        epochs.push(h.beats(in_other(join(&format!("m{member}"), &names))).0);
+    }
+    let change = |member: usize, epoch: i32| {
+        let changed = join(&format!("m{member}"), &without(member));
+        in_other(changed.with_member_epoch(epoch).with_topic_partitions(None))
+    };
+    let codes: Vec<i16> = (0..6).map(|member| h.answer(change(member, epochs[member])).error_code).collect();
+    assert_eq!(codes, [OK, FULL, FULL, FULL, FULL, FULL]);
+    // ... but one goes from a list of its own to another of the same size.
+    let epoch = h.answer(in_other(beat("m0", epochs[0]))).member_epoch;
+    let other = join("m0", &without(100)).with_member_epoch(epoch).with_topic_partitions(None);
+    assert_eq!(h.answer(in_other(other)).error_code, OK);
+}
+
+#[test]
+fn one_sum_refuses_many_and_after_a_moment_what_has_gone_counts() {
+    let (mut h, _) = Harness::consumers_with(with_room(900_000), &[("t", 1)]);
+    let request = join("a", &["t"]);
+    let groups = fill(&mut h, &request);
+    assert!(groups > 400, "{groups}");
+    // The sum went through twice as many, a group and its member each.
+    assert_eq!(h.answer(in_group(beat("a", -1), 0)).error_code, OK);
+    let refused = (0..100).find(|_| h.answer(in_group(request.clone(), groups)).error_code == OK);
+    assert_eq!(refused, Some(2 * groups / 64));
+    assert_eq!(h.answer(in_group(request.clone(), groups + 1)).error_code, FULL);
+    for group in 1..3 {
+        assert_eq!(h.answer(in_group(beat("a", -1), group)).error_code, OK);
+    }
+    assert_eq!(h.answer(in_group(request.clone(), groups + 1)).error_code, FULL, "by the last sum");
+    h.pass(100);
+    assert_eq!(h.answer(in_group(request, groups + 1)).error_code, OK);
+}
