@@ -1,6 +1,8 @@
 //! What the cluster can be finalized to speak (KIP-584): features by their names in Kafka, with the levels that
 //! this version of kuring has.
 
+use super::image::Image;
+
 /// Which group protocols there are: at level 1 the new one of consumers too (KIP-848).
 pub const GROUP_VERSION: &str = "group.version";
 /// How transactions work: at level 2 every transaction has an epoch of its own (KIP-890).
@@ -25,3 +27,11 @@ pub const FEATURES: &[Feature] = &[
     Feature { name: SHARE_VERSION, min: 0, max: 1, initial: 1 },
     Feature { name: TRANSACTION_VERSION, min: 0, max: 2, initial: 2 },
 ];
+
+/// The features that `image` has at a lower level than a new cluster begins with, each with that level. A cluster that is
+/// older than a feature, or than one of its levels, does not get it by itself: as in Kafka, levels stay until somebody
+/// raises them, because what is written by then an older version could not read.
+pub fn below_initial(image: &Image) -> Vec<(Feature, i16)> {
+    let levels = FEATURES.iter().map(|feature| (*feature, image.feature(feature.name).unwrap_or(0)));
+    levels.filter(|(feature, level)| *level < feature.initial).collect()
+}

@@ -26,7 +26,7 @@ pub use command::{
     Refusal, RegisterBroker, Response, TopicRef, UpdateFeatures, UpgradeType,
 };
 pub use controller::{ConfigRules, Controller, ControllerSettings, IdSource, Outcome};
-pub use features::{FEATURES, Feature, GROUP_VERSION, SHARE_VERSION, TRANSACTION_VERSION};
+pub use features::{FEATURES, Feature, GROUP_VERSION, SHARE_VERSION, TRANSACTION_VERSION, below_initial};
 pub use image::{
     BrokerImage, ConfigResource, Endpoint, Image, LOST_DIRECTORY, Overrides, PartitionImage, TopicImage,
 };

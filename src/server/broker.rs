@@ -26,7 +26,7 @@ use crate::io::net::Listener;
 use crate::io::os::OsFiles;
 use crate::io::runtime::{Mailbox, Queue, Sender, ShardBuilder, mailbox, sleep, spawn};
 use crate::io::signal;
-use crate::metadata::{self, Command, ControllerSettings, RegisterBroker};
+use crate::metadata::{self, Command, ControllerSettings, Image, RegisterBroker};
 use crate::net::{Accepted, Connections, Gate, Listening, listen};
 use crate::raft::{self, Quorum};
 use crate::shard::messages::{CheckpointEntry, Reply, Request};
@@ -199,6 +199,21 @@ fn resolve(host: &str, port: u16) -> std::io::Result<SocketAddr> {
         .ok_or_else(|| std::io::Error::new(std::io::ErrorKind::NotFound, "the host name has no address"))
 }
 
+/// Says which features this cluster lacks because it is older than they are.
+fn tell_features(image: &Image) {
+    let below: Vec<String> = metadata::below_initial(image)
+        .iter()
+        .map(|(feature, level)| format!("{} is {level}, {} in a new cluster", feature.name, feature.initial))
+        .collect();
+    if !below.is_empty() {
+        tracing::info!(
+            "features are off or at an old level, and stay so until kafka-features.sh raises them (upgrade --feature \
+             NAME=LEVEL): {}",
+            below.join("; ")
+        );
+    }
+}
+
 /// What a shard takes with it of what was made before it.
 struct Ends {
     lanes: Lanes,
@@ -297,6 +312,7 @@ impl Leader {
         strays::start_removal(&shard);
         self.admin.set_phase(Phase::Serving);
         announce(&config, &listening, self.shards, &self.admin);
+        tell_features(&quorum.image());
 
         // The thread that waits for signals has logged which one came.
         if stops.next().await.is_none() {

@@ -53,7 +53,7 @@ fn check(image: &Image, update: &FeatureUpdate) -> Result<(), Refusal> {
 mod tests {
     use super::super::testing::Cluster;
     use super::*;
-    use crate::metadata::{Command, GROUP_VERSION, TRANSACTION_VERSION};
+    use crate::metadata::{Command, GROUP_VERSION, TRANSACTION_VERSION, below_initial};
 
     fn update(name: &str, level: i16, upgrade: UpgradeType, validate_only: bool) -> Command {
         let update = FeatureUpdate { name: name.to_owned(), level, upgrade };
@@ -66,6 +66,11 @@ mod tests {
         let mut cluster = Cluster::of(2);
         let level = |cluster: &Cluster| cluster.state.image().feature(TRANSACTION_VERSION);
         assert_eq!(level(&cluster), Some(2));
+        let below = |cluster: &Cluster| -> Vec<(&str, i16)> {
+            let below = below_initial(cluster.state.image());
+            below.into_iter().map(|(feature, level)| (feature.name, level)).collect()
+        };
+        assert_eq!(below(&cluster), []);
         for (name, level, upgrade) in [
             (TRANSACTION_VERSION, 3, Upgrade),
             (TRANSACTION_VERSION, -1, SafeDowngrade),
@@ -90,5 +95,6 @@ mod tests {
         cluster.register(3);
         assert_eq!(level(&cluster), Some(1));
         assert_eq!(cluster.state.image().feature(GROUP_VERSION), None);
+        assert_eq!(below(&cluster), [(GROUP_VERSION, 0), (TRANSACTION_VERSION, 1)]);
     }
 }
