@@ -256,8 +256,12 @@ impl Producers {
         if epoch > producer.epoch
             && producer.transaction_first.is_some()
             && head.attributes().is_transactional()
+            && !matches!(claim, Claim::Begins(_))
         {
-            // The marker of the transaction before, which was decided already, is still to come: it would end both.
+            // The marker of the transaction before, which was decided already, is still to come: it would end both. Not
+            // so where the coordinator has just said that the new one has this partition: it says so when all markers
+            // of the one before are written. Whose marker has not come by then hangs, and the next one ends both, as in
+            // Kafka.
             return Err(ErrorCode::ConcurrentTransactions);
         }
         if verification.is_some_and(|verification| first > verification.lowest_sequence) {
@@ -738,6 +742,23 @@ mod tests {
         }
         producers.apply_marker(&head(1, 1, -1, 1, 1), EndTxnMarker { commit: true, coordinator_epoch: 1 });
         assert_eq!(append(&mut producers, &next), Ok(Check::Append));
+    }
+
+    #[test]
+    fn a_hanging_transaction_is_ended_with_the_next_one_that_the_coordinator_knows_of() {
+        let mut producers = Producers::default();
+        append(&mut producers, &transactional(head(1, 0, 0, 0, 1))).unwrap();
+        let next = transactional(head(1, 1, 0, 1, 1));
+        let guard = begin(&mut producers, 1, 0, true).unwrap().unwrap();
+        let check = |producers: &Producers, claim| producers.check(&next, Origin::Client, claim);
+        assert_eq!(check(&producers, Claim::Open), Err(ErrorCode::InvalidTxnState));
+        assert_eq!(check(&producers, Claim::Begins(guard)), Ok(Check::Append));
+        producers.apply(&next);
+        producers.commit();
+        assert_eq!(producers.first_unstable(), Some(Offset(0)));
+        producers.apply_marker(&head(1, 2, -1, 2, 1), EndTxnMarker { commit: false, coordinator_epoch: 1 });
+        producers.commit();
+        assert!(producers.open.is_empty(), "both have ended");
     }
 
     #[test]
