@@ -23,7 +23,7 @@ use crate::config::ShareGroupConfig;
 use crate::io::runtime::{Queue, spawn};
 use crate::metadata::{ConfigResource, Image, SHARE_VERSION};
 use crate::shard::messages::{
-    Reply, Request, ShareAnswer, ShareFetchPart, ShareFetchRequest as OwnerFetch, ShareWait,
+    Reply, Request, ShareAnswer, ShareFetchPart, ShareFetchRequest as OwnerFetch, ShareSize, ShareWait,
 };
 use crate::shard::{CallHandle, PartitionKey, Shard};
 use crate::share::{AcknowledgeBatch, AcknowledgeKind, Wanted};
@@ -40,6 +40,12 @@ const EXACT: i8 = 1;
 
 /// A pause before owners are asked again that had news and then nothing to give.
 const PAUSE: Duration = Duration::from_millis(10);
+
+/// The longest between two looks whether there is as much as the client waits for.
+const PAUSE_MAX: Duration = Duration::from_millis(100);
+
+/// More than that is not waited for.
+const MIN_BYTES_MAX: u32 = 1 << 20;
 
 /// One partition of a request on its way to its answer.
 struct Place {
@@ -134,7 +140,7 @@ async fn serve_fetch(client: &Rc<Client>, request: ShareFetchRequest) -> Result<
     for key in acknowledgements.keys() {
         parts.entry(*key).or_insert(false);
     }
-    let (mut places, shares) = split(client, &image, parts, &mut acknowledgements);
+    let (mut places, mut shares) = split(client, &image, parts, &mut acknowledgements);
     let ask = Ask {
         member: &member,
         context: &context,
@@ -149,6 +155,13 @@ async fn serve_fetch(client: &Rc<Client>, request: ShareFetchRequest) -> Result<
             .plus(Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0))),
     };
     let waits = fetches && request.max_wait_ms > 0;
+    let min_bytes = u32::try_from(request.min_bytes).unwrap_or(0).min(ask.bytes_max).min(MIN_BYTES_MAX);
+    if waits && min_bytes > 1 {
+        // What is said of records counts at once; only more of them are waited for.
+        let no_more = Wanted { records_max: 0, ..ask.wanted };
+        ask_each(client, &Ask { wanted: no_more, ..ask }, &mut shares, &mut places).await;
+        wait_for_bytes(client, &ask, &shares, min_bytes).await;
+    }
     ask_owners(client, &ask, shares, waits, &mut places).await;
     if context.is_last() {
         client.share_sessions.end(&member).await;
@@ -369,13 +382,46 @@ async fn ask_each(client: &Client, ask: &Ask<'_>, shares: &mut [OwnerShare], pla
     }
 }
 
+/// Waits until the owners together have `min_bytes` to read, or the time is over (`DelayedShareFetch`).
+async fn wait_for_bytes(client: &Client, ask: &Ask<'_>, shares: &[OwnerShare], min_bytes: u32) {
+    let started = clock::monotonic();
+    let is_over = || client.shard.is_stopping() || clock::monotonic() >= ask.until;
+    while !is_over() {
+        let mut bytes = 0;
+        for share in shares {
+            let size = ShareSize {
+                group: ask.member.group.clone(),
+                keys: fetched_keys(share),
+                config: ask.config,
+                bytes_wanted: min_bytes,
+            };
+            let Reply::ShareSize(more) = client.shard.ask(share.owner, Request::ShareSize(size)).await else {
+                crate::base::fatal("a share fetch got another request's answer");
+            };
+            bytes += more;
+        }
+        if bytes >= u64::from(min_bytes) {
+            break;
+        }
+        wait(client, ask, shares).await;
+        // There is something by now, but it may be as little as before: the longer that lasts the less it is looked at.
+        let now = clock::monotonic();
+        let pause = (now.since(started) / 8).clamp(PAUSE, PAUSE_MAX);
+        client.shard.sleep(pause.min(ask.until.since(now))).await;
+    }
+    client.note_waited(clock::monotonic().since(started));
+}
+
+fn fetched_keys(share: &OwnerShare) -> Vec<PartitionKey> {
+    share.parts.iter().filter(|part| part.fetches).map(|part| part.key).collect()
+}
+
 /// Waits at all owners until the first has news, or the time is over.
 async fn wait(client: &Client, ask: &Ask<'_>, shares: &[OwnerShare]) {
     let mut pending = FuturesUnordered::new();
     let mut waiting = Waiting { shard: &client.shard, calls: HashMap::new() };
     for share in shares {
-        let keys: Vec<PartitionKey> =
-            share.parts.iter().filter(|part| part.fetches).map(|part| part.key).collect();
+        let keys = fetched_keys(share);
         if keys.is_empty() {
             continue;
         }

@@ -30,6 +30,8 @@ pub enum Request {
     ShareFetch(ShareFetchRequest),
     /// Answered when a share fetch may find something.
     ShareWait(ShareWait),
+    /// How much there is to read for a share fetch.
+    ShareSize(ShareSize),
     ShareRelease(ShareRelease),
     /// The positions of a group in these partitions were changed.
     ShareFence(Arc<str>, Vec<PartitionKey>),
@@ -77,6 +79,8 @@ pub enum Reply {
     Fetch(FetchReply),
     /// In the order of the request's parts.
     ShareFetch(Vec<ShareAnswer>),
+    /// Bytes.
+    ShareSize(u64),
     Offsets(Vec<Result<OffsetAnswer, ErrorCode>>),
     EpochEnds(Vec<Result<EpochEnd, ErrorCode>>),
     DeleteRecords(Vec<Result<Offset, ErrorCode>>),
@@ -256,6 +260,14 @@ pub struct ShareWait {
     pub keys: Vec<PartitionKey>,
     pub config: ShareGroupConfig,
     pub until: Monotonic,
+}
+
+pub struct ShareSize {
+    pub group: Arc<str>,
+    pub keys: Vec<PartitionKey>,
+    pub config: ShareGroupConfig,
+    /// Whether there is more than that does not matter.
+    pub bytes_wanted: u32,
 }
 
 /// The end of a share session.

@@ -383,6 +383,7 @@ impl Shard {
             }
             Request::ShareFetch(request) => self.share_fetch(reply_to, request),
             Request::ShareWait(wait) => self.share_wait(reply_to, wait),
+            Request::ShareSize(size) => self.share_size(reply_to, size),
             Request::ShareRelease(release) => {
                 self.release_share(release);
                 self.mesh.push_reply(reply_to, Reply::Done);

@@ -15,13 +15,14 @@ use super::Shard;
 use super::mesh::ReplyTo;
 use super::messages::{
     FetchPart, FetchRequest, FetchedData, FetchedPart, Reply, Request, ShareAnswer, ShareFetchPart,
-    ShareFetchRequest, ShareRelease, ShareWait, SharedRecords,
+    ShareFetchRequest, ShareRelease, ShareSize, ShareWait, SharedRecords,
 };
 use super::parked::{Asker, asker};
 use super::placement::PartitionKey;
 use super::shares::{Entry, Waiter, limits, waterline};
 use crate::base::clock;
 use crate::base::{LeaderEpoch, Offset, ProducerId};
+use crate::config::ShareGroupConfig;
 use crate::io::FileHandle;
 use crate::io::runtime::{Queue, spawn};
 use crate::log::AbortedTransaction;
@@ -34,6 +35,9 @@ const WAITING_MAX: usize = 65_536;
 
 /// Read at once from one partition, unless its first batch is longer.
 const READ_BYTES_MAX: u32 = 1 << 20;
+
+/// Looked at in one log to see how much there is: twice what is waited for, for the last batch of it may not be whole.
+const SIZED_BYTES_MAX: u32 = 2 << 20;
 
 /// Read for one request.
 const REQUEST_BYTES_MAX: u32 = 4 << 20;
@@ -165,7 +169,7 @@ impl Shard {
                 current_leader_epoch: LeaderEpoch::NONE,
                 last_fetched_epoch: LeaderEpoch::NONE,
             };
-            let data = match self.read_plan(part, request).await? {
+            let data = match self.read_plan(part, config).await? {
                 Found::Data(data) => *data,
                 Found::Before(log_start) => {
                     entry.with(|loaded| loaded.partition.log_start_moved(log_start))?;
@@ -195,13 +199,13 @@ impl Shard {
     async fn read_plan(
         self: &Rc<Self>,
         part: FetchPart,
-        request: &ShareFetchRequest,
+        config: &ShareGroupConfig,
     ) -> Result<Found, ErrorCode> {
         let from = part.offset;
         let fetch = FetchRequest {
             bytes_max: part.bytes_max,
             parts: vec![part],
-            waterline: waterline(&request.config),
+            waterline: waterline(config),
             wait: None,
         };
         let Reply::Fetch(mut reply) = self.ask(self.id, Request::Fetch(fetch)).await else {
@@ -238,6 +242,41 @@ impl Shard {
                 Err(ErrorCode::KafkaStorageError)
             }
         }
+    }
+
+    pub(super) fn share_size(self: &Rc<Self>, mut reply_to: ReplyTo, size: ShareSize) {
+        self.mesh.park(&mut reply_to);
+        let shard = self.clone();
+        spawn(Queue::Serve, "share size", async move {
+            let bytes = shard.size_of_shares(&size).await;
+            shard.mesh.push_reply(reply_to, Reply::ShareSize(bytes));
+        })
+        .detach();
+    }
+
+    /// What the logs have from where the share partitions would read on, wherever there is something to give.
+    async fn size_of_shares(self: &Rc<Self>, size: &ShareSize) -> u64 {
+        let limits = limits(&size.config);
+        let mut bytes = 0;
+        for key in &size.keys {
+            // One that cannot be loaded is told of by the fetch.
+            let Ok(entry) = self.share_entry(&size.group, *key, size.config).await else { continue };
+            if bytes >= u64::from(size.bytes_wanted) {
+                break;
+            }
+            let Ok(Some(offset)) = entry.with(|loaded| loaded.partition.fetch_from(limits)) else { continue };
+            let part = FetchPart {
+                key: *key,
+                offset,
+                bytes_max: SIZED_BYTES_MAX,
+                current_leader_epoch: LeaderEpoch::NONE,
+                last_fetched_epoch: LeaderEpoch::NONE,
+            };
+            if let Ok(Found::Data(data)) = self.read_plan(part, &size.config).await {
+                bytes += data.range.as_ref().map_or(0, |range| u64::from(range.length));
+            }
+        }
+        bytes
     }
 
     /// Answers when one of the share partitions may have something to give, at `until` at the latest.

@@ -52,6 +52,30 @@ pub struct Limits {
     pub in_flight_max: i64,
 }
 
+impl Limits {
+    /// Up to so many deliveries all records of a batch may have failed because of one of them
+    /// (`SharePartition.throttleRecordsDelivery`): from here on fewer are delivered at once.
+    fn suspicious_count(self) -> u16 {
+        self.delivery_count_max.div_ceil(2).max(2)
+    }
+
+    /// How many records of a batch with `batch_records` are delivered at once, when the first of them has been delivered
+    /// `delivery_count` times: half as many with each time, at the last time one alone, so that a record that nobody can
+    /// process takes no other with it. `None`: all.
+    fn at_once(self, delivery_count: u16, batch_records: i64) -> Option<i64> {
+        if self.is_last(delivery_count) {
+            return Some(1);
+        }
+        let halvings = delivery_count.checked_sub(self.suspicious_count())? + 1;
+        Some((batch_records.checked_shr(halvings.into()).unwrap_or(0)).max(1))
+    }
+
+    /// Whether the next delivery is the last one. With a limit of 2 it would be every second.
+    fn is_last(self, delivery_count: u16) -> bool {
+        self.delivery_count_max > 2 && delivery_count + 1 == self.delivery_count_max
+    }
+}
+
 /// What a fetch wants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Wanted {
@@ -248,10 +272,18 @@ impl SharePartition {
                 continue;
             }
             let lock = Lock { holder: holder.clone(), until };
-            let mut take = Take { lock: &lock, left, wanted, limits, acquired: &mut acquired };
+            let mut take = Take {
+                lock: &lock,
+                left,
+                wanted,
+                limits,
+                batch_records: len(span.first, span.last),
+                at_once: None,
+                acquired: &mut acquired,
+            };
             let first_new = self.end.max(span.first);
             self.take(span.first, span.last.min(Offset(first_new.0 - 1)), &mut take);
-            if first_new <= span.last && take.left > 0 {
+            if first_new <= span.last && take.left > 0 && take.at_once.is_none() {
                 if in_flight >= limits.in_flight_max {
                     break;
                 }
@@ -263,7 +295,7 @@ impl SharePartition {
                 in_flight += len(first_new, last);
                 self.take(first_new, last, &mut take);
             }
-            left = take.left;
+            left = if take.at_once.is_some() { 0 } else { take.left };
         }
         self.advance();
         acquired
@@ -278,7 +310,7 @@ impl SharePartition {
             .map(|(first, last, slot)| (first, last, slot.delivery_count))
             .collect();
         for (first, last, delivery_count) in available {
-            if take.wanted.exact && take.left <= 0 {
+            if (take.wanted.exact && take.left <= 0) || take.at_once == Some(0) {
                 return;
             }
             // The limit may have been lowered.
@@ -286,10 +318,23 @@ impl SharePartition {
                 self.slots.set(first, last, Slot::rest(DeliveryState::Archived, delivery_count));
                 continue;
             }
-            let last = match take.wanted.exact {
+            let at_once = take.limits.at_once(delivery_count, take.batch_records);
+            if at_once.is_some() && take.at_once.is_none() && !take.acquired.is_empty()
+                || take.limits.is_last(delivery_count) && !take.acquired.is_empty()
+            {
+                // They come by themselves, with the next fetch.
+                (take.left, take.at_once) = (0, Some(0));
+                return;
+            }
+            take.at_once = take.at_once.or(at_once);
+            let mut last = match take.wanted.exact {
                 true => last.min(first.plus(take.left - 1)),
                 false => last,
             };
+            if let Some(at_once) = &mut take.at_once {
+                last = last.min(first.plus(*at_once - 1));
+                *at_once -= len(first, last);
+            }
             let delivery_count = delivery_count + 1;
             self.slots.set(first, last, Slot { state: State::Acquired(take.lock.clone()), delivery_count });
             take.left -= len(first, last);
@@ -524,6 +569,10 @@ struct Take<'a> {
     left: i64,
     wanted: Wanted,
     limits: Limits,
+    /// Of the whole batch.
+    batch_records: i64,
+    /// How many more are delivered at once, where one of them has failed often.
+    at_once: Option<i64>,
     acquired: &'a mut Vec<Acquired>,
 }
 

@@ -266,6 +266,53 @@ fn what_is_released_too_often_is_archived() {
     assert_eq!(acquire(&mut partition, "a", &[span(1, 1)]), [(1, 1, 1)]);
 }
 
+/// Delivers what there is of a batch of 8 records again and again, each time without success.
+fn fail_again_and_again(limits: Limits) -> Vec<(i64, i64, u16)> {
+    let mut partition = fresh();
+    let mut deliveries = Vec::new();
+    while let Some(from) = partition.fetch_from(limits).filter(|from| from.0 < 8) {
+        let acquired = partition.acquire(&holder("a"), at(30), from, &[span(0, 7)], ALL, limits);
+        let [acquired] = acquired[..] else { panic!("{acquired:?} behind {deliveries:?}") };
+        deliveries.push((acquired.first.0, acquired.last.0, acquired.delivery_count));
+        partition.release(&holder("a"), limits);
+    }
+    deliveries
+}
+
+#[test]
+fn of_a_batch_that_fails_ever_fewer_are_delivered_at_once_and_at_the_last_time_one() {
+    let limits = Limits { delivery_count_max: 5, ..LIMITS };
+    let mut expected = vec![(0, 7, 1), (0, 7, 2), (0, 7, 3), (0, 3, 4)];
+    expected.extend((0..4).map(|offset| (offset, offset, 5)));
+    expected.push((4, 7, 4));
+    expected.extend((4..8).map(|offset| (offset, offset, 5)));
+    assert_eq!(fail_again_and_again(limits), expected);
+    // With a limit of 2 every second delivery would be of one record.
+    assert_eq!(fail_again_and_again(LIMITS), [(0, 7, 1), (0, 7, 2)]);
+}
+
+#[test]
+fn records_that_have_failed_often_do_not_come_with_others() {
+    let limits = Limits { delivery_count_max: 5, ..LIMITS };
+    let tried = |first, last, delivery_count| StateBatch {
+        first: Offset(first),
+        last: Offset(last),
+        state: DeliveryState::Available,
+        delivery_count,
+    };
+    let mut partition = SharePartition::load(&kept(0, &[tried(0, 1, 1), tried(2, 5, 3)]), Offset(0));
+    let spans = [span(0, 1), span(2, 5), span(6, 9)];
+    let mut fetch = || -> Vec<(i64, i64, u16)> {
+        let from = partition.fetch_from(limits).expect("there is more");
+        let acquired = partition.acquire(&holder("a"), at(30), from, &spans, ALL, limits);
+        acquired.iter().map(|it| (it.first.0, it.last.0, it.delivery_count)).collect()
+    };
+    assert_eq!(fetch(), [(0, 1, 2)]);
+    assert_eq!(fetch(), [(2, 3, 4)], "half of its batch, and nothing new");
+    assert_eq!(fetch(), [(4, 5, 4)]);
+    assert_eq!(fetch(), [(6, 9, 1)]);
+}
+
 #[test]
 fn the_window_moves_when_its_first_records_are_done_with() {
     let mut partition = fresh();

@@ -27,7 +27,7 @@ use uuid::Uuid;
 use crate::group_rules::coordinator;
 use crate::harness::batch::{Batch, read_all};
 use crate::harness::client::Client;
-use crate::harness::raw::Raw;
+use crate::harness::raw::{Answer, Raw};
 use crate::harness::{Broker, eventually, shard_counts};
 
 const OK: i16 = 0;
@@ -322,6 +322,37 @@ fn a_waiting_fetch_is_answered_when_records_come_whichever_shard_has_them() {
             let all: Got = response.responses.iter().flat_map(|it| &it.partitions).flat_map(got).collect();
             assert_eq!(all, [(partition, 0, 1)]);
         }
+    }
+}
+
+#[test]
+fn a_fetch_waits_for_as_many_bytes_as_it_wants_or_its_time() {
+    for shards in shard_counts([1, 3]) {
+        let (broker, mut raw) = serve(shards, 2, "g");
+        configure(&mut raw, "g", &[("share.record.lock.duration.ms", "60000")]);
+        let mut member = Member::join(&broker, "g", "t");
+        member.fetch(10, &[]);
+        raw.produce("t", 0, -1, Batch::now(&["little"]).encode());
+        let request = member.request(20_000, &[]).with_min_bytes(3_000);
+        let sent = member.raw.send(1, &request);
+        assert_eq!(member.raw.answer(Duration::from_millis(500)), Answer::Silence);
+        let started = Instant::now();
+        raw.produce("t", 1, -1, Batch::now(&[&"x".repeat(3_000)]).encode());
+        let (correlation, response) = member.raw.receive::<ShareFetchRequest>(1);
+        assert_eq!((correlation, response.error_code), (sent, OK));
+        assert!(started.elapsed() < Duration::from_secs(15), "it was not only the time");
+        member.session += 1;
+        let all = response.responses.iter().flat_map(|topic| &topic.partitions).flat_map(got);
+        let mut all: Vec<_> = all.map(|(partition, offset, _)| (partition, offset)).collect();
+        all.sort_unstable();
+        assert_eq!(all, [(0, 0), (1, 0)]);
+
+        raw.produce("t", 0, -1, Batch::now(&["little"]).encode());
+        let started = Instant::now();
+        let request = member.request(700, &[]).with_min_bytes(i32::MAX);
+        let response = member.call(&request);
+        assert!(started.elapsed() >= Duration::from_millis(700));
+        assert_eq!(response.responses.iter().flat_map(|topic| &topic.partitions).flat_map(got).count(), 1);
     }
 }
 
