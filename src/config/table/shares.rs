@@ -140,7 +140,7 @@ pub(super) static SHARES: &[Definition] = &[
         "group.share.max.partition.max.record.locks",
         Int,
         Some("4000"),
-        Between(2000, 20_000),
+        Between(2000, 10_000),
         Medium,
         "The greatest group.share.partition.max.record.locks.",
     ),
@@ -162,7 +162,7 @@ pub(super) static SHARES: &[Definition] = &[
     ),
     p(
         "share.coordinator.state.topic.min.isr",
-        Int,
+        Short,
         Some("2"),
         AtLeast(1),
         High,
