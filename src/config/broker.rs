@@ -1,9 +1,10 @@
 //! The broker's checked settings: what the file and the command line say, or why they cannot be used.
 
 use super::absent::{self, Absent};
+use super::cluster::{self, ClusterConfig};
 use super::define::{Definition, Value};
 use super::groups::{BOUNDED, ConsumerGroupSettings, consumer_group_settings};
-use super::listeners::{ListenerTexts, Listeners};
+use super::listeners::{Fault, ListenerTexts, Listeners};
 use super::properties;
 use super::settings::{Levels, Overrides, Settings};
 use super::shares;
@@ -84,9 +85,11 @@ pub struct BrokerConfig {
 
     /// At least one. Those of controllers are not among them.
     pub listeners: Vec<Listener>,
-    /// Named by `controller.listener.names`; not opened on a single node.
+    /// Named by `controller.listener.names`; opened in a cluster.
     pub controller_listeners: Vec<Listener>,
     pub inter_broker_listener: ListenerName,
+    /// The other nodes; `None` for a node alone.
+    pub cluster: Option<ClusterConfig>,
     /// `None` leaves it to the system.
     pub socket_send_buffer_bytes: Option<u32>,
     /// `None` leaves it to the system.
@@ -323,10 +326,11 @@ impl Given {
             settings.set("process.roles", Value::List(roles.to_vec()));
         }
         let s = &settings;
-        self.check_roles(s)?;
+        let at_fault = |fault: Fault| self.error(fault.name, &fault.reason);
+        cluster::check_roles(s).map_err(at_fault)?;
         let (log_dirs, metadata_log_dir) = self.directories(s)?;
         let Listeners { listeners, controller_listeners, inter_broker } = self.listeners(s)?;
-        self.check_quorum(s, node_id, &controller_listeners)?;
+        let cluster = cluster::cluster(s, node_id, &controller_listeners).map_err(at_fault)?;
         self.check_ranges(s)?;
         let none = Overrides::new();
         let levels = Levels { broker: &none, cluster: &none, fixed: s };
@@ -361,6 +365,7 @@ impl Given {
             listeners,
             controller_listeners,
             inter_broker_listener: inter_broker,
+            cluster,
             socket_send_buffer_bytes: buffer("socket.send.buffer.bytes"),
             socket_receive_buffer_bytes: buffer("socket.receive.buffer.bytes"),
             socket_request_bytes_max: s.number("socket.request.max.bytes"),
@@ -435,18 +440,6 @@ impl Given {
         }
     }
 
-    fn check_roles(&self, s: &Settings) -> Result<(), ConfigError> {
-        let roles = s.list("process.roles").unwrap_or_default();
-        match ["broker", "controller"].iter().all(|role| roles.iter().any(|given| given == role)) {
-            true => Ok(()),
-            false => Err(self.error(
-                "process.roles",
-                "a node with one role needs a cluster, which this version does not form; \
-                 wanted: broker,controller",
-            )),
-        }
-    }
-
     fn directories(&self, s: &Settings) -> Result<(Vec<PathBuf>, PathBuf), ConfigError> {
         let name = if s.given("log.dirs").is_some() { "log.dirs" } else { "log.dir" };
         let mut directories: Vec<PathBuf> = Vec::new();
@@ -482,50 +475,6 @@ impl Given {
         }
         .check()
         .map_err(|fault| self.error(fault.name, &fault.reason))
-    }
-
-    /// Until clusters come, the quorum may consist of this node only.
-    fn check_quorum(
-        &self,
-        s: &Settings,
-        node: BrokerId,
-        controllers: &[Listener],
-    ) -> Result<(), ConfigError> {
-        const VOTERS: &str = "controller.quorum.voters";
-        const SERVERS: &str = "controller.quorum.bootstrap.servers";
-        let alone = "this version runs a single node and cannot join others; wanted: this node only";
-        for voter in s.list(VOTERS).unwrap_or_default() {
-            let parsed = voter.split_once('@').and_then(|(id, address)| {
-                let (host, port) = address.rsplit_once(':')?;
-                Some((id.parse::<i32>().ok()?, host, port.parse::<u16>().ok()?))
-            });
-            match parsed {
-                None => return Err(self.error(VOTERS, &format!("{voter:?} is not id@host:port"))),
-                Some((id, ..)) if id != node.0 => {
-                    return Err(self.error(VOTERS, &format!("{voter} is not this node, {node}: {alone}")));
-                }
-                Some(_) => {}
-            }
-        }
-        let servers = s.list(SERVERS).unwrap_or_default();
-        for server in &servers {
-            let port = server.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
-            match port {
-                None => return Err(self.error(SERVERS, &format!("{server:?} is not host:port"))),
-                Some(port)
-                    if !controllers.is_empty()
-                        && controllers.iter().all(|listener| listener.port != port) =>
-                {
-                    let reason = format!("{server} is no controller listener of this node: {alone}");
-                    return Err(self.error(SERVERS, &reason));
-                }
-                Some(_) => {}
-            }
-        }
-        match servers.len() {
-            0 | 1 => Ok(()),
-            _ => Err(self.error(SERVERS, alone)),
-        }
     }
 
     /// Ranges that Kafka leaves open in its definitions and checks elsewhere, or not at all.

@@ -8,6 +8,7 @@
 mod absent;
 mod alter;
 mod broker;
+mod cluster;
 mod define;
 mod describe;
 mod groups;
@@ -31,6 +32,7 @@ pub use broker::{
     AdminListener, BrokerConfig, ConfigError, Durability, EventLog, GroupSettings, Loaded, LogFormat,
     MetricsOfLogs, Place, Source,
 };
+pub use cluster::{ClusterConfig, PeerSecurity, VoterAddress};
 pub use define::{Definition, Importance, InvalidValue, Kind, Update, Valid, Value};
 pub use describe::{ConfigSource, Row, Synonym};
 pub use groups::{Assignor, ConsumerGroupBounds, ConsumerGroupSettings, ConsumerGroupTimes, MigrationPolicy};

@@ -2,6 +2,7 @@
 //! defaults and ranges (Apache Kafka 4.4), and kuring's own with the prefix `kuring.`. What is not
 //! here kuring does not have; see `absent` for what becomes of such a property.
 
+mod cluster;
 pub(super) mod group;
 mod limits;
 mod log;
@@ -23,7 +24,7 @@ pub(super) const TIMESTAMP_TYPES: &[&str] = &["CreateTime", "LogAppendTime"];
 /// Every broker property that kuring has.
 pub fn broker_properties() -> impl Iterator<Item = &'static Definition> {
     let kafkas = server::SERVER.iter().chain(transactions::TRANSACTIONS).chain(shares::SHARES);
-    kafkas.chain(limits::LIMITS).chain(log::LOG)
+    kafkas.chain(limits::LIMITS).chain(log::LOG).chain(cluster::CLUSTER)
 }
 
 /// The properties that may be set for one listener, as `listener.name.NAME.PROPERTY`.

@@ -1,0 +1,48 @@
+//! The properties of a node among others. Internal until clusters are offered: [`super::super::cluster`].
+
+use super::p;
+use crate::config::define::{Definition, Importance, Kind, Valid};
+use Importance::High;
+use Kind::{Boolean, Int, String};
+use Valid::{Any, Between};
+
+/// All of them.
+pub(super) static CLUSTER: &[Definition] = &[
+    p(
+        "kuring.cluster.unfinished",
+        Boolean,
+        Some("false"),
+        Any,
+        High,
+        "Forms the cluster of controller.quorum.voters with what is there of it: metadata is replicated, \
+         partitions are not. For kuring's own tests.",
+    )
+    .internal(),
+    p(
+        "kuring.peers.secret.file",
+        String,
+        Some(""),
+        Any,
+        High,
+        "A file that only kuring's user may read, with the secret of all nodes: 32 bytes or more.",
+    )
+    .internal(),
+    p(
+        "kuring.peers.plaintext",
+        Boolean,
+        Some("false"),
+        Any,
+        High,
+        "Nodes believe each other without a secret: everyone in the network is trusted.",
+    )
+    .internal(),
+    p(
+        "kuring.quorum.failover.ms",
+        Int,
+        Some("900"),
+        Between(300, 60_000),
+        High,
+        "A lost controller is replaced within about this time. Less makes more elections by mistake.",
+    )
+    .internal(),
+];
