@@ -11,6 +11,8 @@ pub mod timer;
 
 pub mod io;
 
+pub mod peer;
+
 pub mod log;
 
 pub mod partition;

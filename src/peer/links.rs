@@ -1,0 +1,187 @@
+//! The ways to the other nodes: a connection per node and lane, dialled when it is needed.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::Mutex;
+
+use super::connection::Connection;
+use super::hello::{self, Hello};
+use super::roster::Roster;
+use super::{Identity, Lane, PeerError, PeerKey, RECEIVE_BYTES_MAX, Refusal, Security, within};
+use crate::base::BrokerId;
+use crate::base::clock::{self, Monotonic};
+use crate::base::random::Random;
+use crate::io::chunk::ChunkPool;
+use crate::io::net::{Socket, SocketOptions};
+use crate::io::threads::FileThreads;
+use crate::wire::ErrorCode;
+
+/// After a failed attempt the next comes so much later, twice that after the next failure, and so on.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// From the first packet to the end of the hello, whatever the caller's own limit is.
+const DIAL_TIME_MAX: Duration = Duration::from_secs(3);
+
+/// All of them; lives on one shard.
+pub struct Links {
+    identity: Identity,
+    security: Security,
+    roster: Rc<Roster>,
+    /// Names are resolved there.
+    threads: FileThreads,
+    pool: ChunkPool,
+    lines: RefCell<HashMap<(BrokerId, Lane), Rc<Line>>>,
+    random: RefCell<Random>,
+}
+
+/// The connection of one lane.
+#[derive(Default)]
+struct Line {
+    /// Whoever asks holds the lock until it is answered.
+    open: Mutex<Option<Connection>>,
+    failures: Cell<u32>,
+    /// No attempt before this.
+    pause: Cell<Option<Monotonic>>,
+}
+
+/// One lane to one node.
+#[derive(Clone)]
+pub struct Link {
+    links: Rc<Links>,
+    line: Rc<Line>,
+    node: BrokerId,
+    lane: Lane,
+}
+
+impl Links {
+    pub fn new(identity: Identity, security: Security, roster: Rc<Roster>, threads: FileThreads) -> Rc<Self> {
+        Rc::new(Self {
+            identity,
+            security,
+            roster,
+            threads,
+            pool: ChunkPool::new(RECEIVE_BYTES_MAX),
+            lines: RefCell::default(),
+            random: RefCell::new(Random::from_os()),
+        })
+    }
+
+    /// Costs nothing until something is asked.
+    pub fn link(self: &Rc<Self>, node: BrokerId, lane: Lane) -> Link {
+        let line = self.lines.borrow_mut().entry((node, lane)).or_default().clone();
+        Link { links: self.clone(), line, node, lane }
+    }
+
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    pub fn roster(&self) -> &Rc<Roster> {
+        &self.roster
+    }
+
+    async fn dial(&self, node: BrokerId, lane: Lane) -> Result<Connection, PeerError> {
+        let (host, port) = self.roster.address(node).ok_or(PeerError::Unknown(node))?;
+        let socket = Socket::connect(self.resolve(host, port).await?, &SocketOptions::default()).await?;
+        if matches!(self.security, Security::Loopback) && !is_on_this_machine(&socket) {
+            let text = format!("{} is not on this machine, and there is no secret.", socket.peer_addr());
+            return Err(Refusal::new(ErrorCode::ClusterAuthorizationFailed, text).into());
+        }
+        let mut connection = Connection::new(socket, &self.pool);
+        let secret = self.security.secret();
+        let hello = Hello { identity: self.identity.clone(), wants: node, lane }.encode();
+        let answer = connection.call(PeerKey::Hello, &hello).await?;
+        let (other, talk) = hello::conclude(&hello, &answer, secret)?;
+        self.roster.check(&self.identity, &other)?;
+        if other.node != node {
+            let text = format!("Node {} answers where node {node} should.", other.node);
+            return Err(Refusal::new(ErrorCode::InvalidVoterKey, text).into());
+        }
+        let answer = connection.call(PeerKey::Proof, &talk.dialler_proof(secret)).await?;
+        hello::conclude_proof(&answer)?;
+        connection.trust(talk.seals(secret));
+        self.roster.met(&other);
+        Ok(connection)
+    }
+
+    /// The first address of a name. Looked up anew for each attempt: nodes move.
+    async fn resolve(&self, host: String, port: u16) -> Result<SocketAddr, PeerError> {
+        if let Ok(address) = host.parse::<IpAddr>() {
+            return Ok(SocketAddr::new(address, port));
+        }
+        let look_up = move || (host.as_str(), port).to_socket_addrs().map(|mut addresses| addresses.next());
+        let found = self.threads.run("resolve", look_up).await?;
+        found.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::NotFound).into())
+    }
+}
+
+impl Link {
+    /// Asks and waits for the answer; dials first if there is no connection. Whoever asks on the same lane before it
+    /// is answered waits its turn, within its own limit. Giving up closes the connection: an answer that comes late
+    /// must not be taken for the next one's.
+    pub async fn call(&self, key: PeerKey, body: &[u8], limit: Duration) -> Result<Bytes, PeerError> {
+        let result = within(limit, self.ask(key, body)).await;
+        if let Err(error) = &result {
+            let (node, lane) = (self.node, self.lane);
+            tracing::debug!(%node, ?lane, ?key, "peer: {error}");
+        }
+        result
+    }
+
+    async fn ask(&self, key: PeerKey, body: &[u8]) -> Result<Bytes, PeerError> {
+        let mut open = self.line.open.lock().await;
+        // Out of the lock while it is in use, so that it is gone when this is given up.
+        let mut connection = match open.take() {
+            Some(connection) if !connection.has_hung_up() => connection,
+            _ => self.dial().await?,
+        };
+        let answer = connection.call(key, body).await?;
+        *open = Some(connection);
+        Ok(answer)
+    }
+
+    async fn dial(&self) -> Result<Connection, PeerError> {
+        if self.line.pause.get().is_some_and(|until| clock::monotonic() < until) {
+            return Err(PeerError::Pause);
+        }
+        // Stands if the attempt is given up.
+        let failures = self.line.failures.get();
+        let pause = PAUSE_MIN.saturating_mul(1 << failures.min(10)).min(PAUSE_MAX);
+        let spread = self.links.random.borrow_mut().below(pause.as_micros() as u64 / 4 + 1);
+        self.line.failures.set(failures.saturating_add(1));
+        self.line.pause.set(Some(clock::monotonic().plus(pause + Duration::from_micros(spread))));
+        match within(DIAL_TIME_MAX, self.links.dial(self.node, self.lane)).await {
+            Ok(connection) => {
+                self.line.failures.set(0);
+                self.line.pause.set(None);
+                Ok(connection)
+            }
+            Err(error) => {
+                // The first of a row, and once in a while: a node that is down for a day fills no log.
+                if failures.is_multiple_of(64) {
+                    tracing::warn!(node = %self.node, lane = ?self.lane, "no connection: {error}");
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Security {
+    pub(super) fn secret(&self) -> Option<&super::Secret> {
+        match self {
+            Security::Secret(secret) => Some(secret),
+            Security::Loopback | Security::Open => None,
+        }
+    }
+}
+
+pub(super) fn is_on_this_machine(socket: &Socket) -> bool {
+    socket.peer_addr().ip().is_loopback() && socket.local_addr().ip().is_loopback()
+}
