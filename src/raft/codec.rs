@@ -1,15 +1,26 @@
 //! The stored form of what openraft keeps: votes, entries, snapshot heads. Our own and versioned, in the
 //! primitives of [`crate::metadata`]'s codec; openraft's serde types may change between its versions.
+//!
+//! Version 1 of entries and snapshot heads was a single node's: its memberships have an address where version 2
+//! has a member's directory, and the node's id for the id of its member. A log id has kept the place of the leading
+//! node beside the term: it is written as 0 and not read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use openraft::{BasicNode, EntryPayload};
+use openraft::EntryPayload;
 
-use super::types::{Entry, LeaderId, LogId, Membership, Proposal, SnapshotMeta, StoredMembership, Vote};
+use super::types::{
+    CommittedLeaderId, Entry, LeaderId, LogId, Member, Membership, Proposal, Seat, SnapshotMeta,
+    StoredMembership, Vote,
+};
+use crate::base::BrokerId;
 use crate::metadata::{DecodeError, Reader, Writer, decode_records, encode_records};
 
-const ENTRY_VERSION: u8 = 1;
+/// Of entries, and of the heads of snapshots.
+pub const VERSION: u8 = 2;
+/// What memberships looked like before there were members.
+pub const VERSION_ALONE: u8 = 1;
 
 const BLANK: u8 = 0;
 const NORMAL: u8 = 1;
@@ -18,7 +29,7 @@ const MEMBERSHIP: u8 = 2;
 /// Appends the form of `entry`.
 pub fn encode_entry(entry: &Entry, out: &mut Vec<u8>) {
     let mut writer = Writer(out);
-    writer.u8(ENTRY_VERSION);
+    writer.u8(VERSION);
     write_log_id(&mut writer, &entry.log_id);
     match &entry.payload {
         EntryPayload::Blank => writer.u8(BLANK),
@@ -35,10 +46,10 @@ pub fn encode_entry(entry: &Entry, out: &mut Vec<u8>) {
 
 pub fn decode_entry(bytes: &[u8]) -> Result<Entry, DecodeError> {
     let mut reader = Reader(bytes);
-    match reader.u8()? {
-        ENTRY_VERSION => {}
+    let version = match reader.u8()? {
+        version @ (VERSION | VERSION_ALONE) => version,
         version => return Err(DecodeError::BatchVersion(version)),
-    }
+    };
     let log_id = read_log_id(&mut reader)?;
     let payload = match reader.u8()? {
         BLANK => EntryPayload::Blank,
@@ -46,7 +57,7 @@ pub fn decode_entry(bytes: &[u8]) -> Result<Entry, DecodeError> {
             let records = Arc::from(decode_records(reader.0)?);
             return Ok(Entry { log_id, payload: EntryPayload::Normal(Proposal { records }) });
         }
-        MEMBERSHIP => EntryPayload::Membership(read_membership(&mut reader)?),
+        MEMBERSHIP => EntryPayload::Membership(read_membership(&mut reader, version)?),
         _ => return Err(DecodeError::Value("kind of entry")),
     };
     reader.end()?;
@@ -54,12 +65,15 @@ pub fn decode_entry(bytes: &[u8]) -> Result<Entry, DecodeError> {
 }
 
 pub fn write_log_id(writer: &mut Writer<'_>, log_id: &LogId) {
-    write_leader(writer, &log_id.leader_id);
+    writer.unsigned(log_id.leader_id.term);
+    writer.unsigned(0);
     writer.unsigned(log_id.index);
 }
 
 pub fn read_log_id(reader: &mut Reader<'_>) -> Result<LogId, DecodeError> {
-    Ok(LogId { leader_id: read_leader(reader)?, index: reader.unsigned()? })
+    let leader_id = CommittedLeaderId::from(reader.unsigned()?);
+    reader.unsigned()?;
+    Ok(LogId { leader_id, index: reader.unsigned()? })
 }
 
 pub fn write_log_id_option(writer: &mut Writer<'_>, log_id: &Option<LogId>) {
@@ -74,12 +88,14 @@ pub fn read_log_id_option(reader: &mut Reader<'_>) -> Result<Option<LogId>, Deco
 }
 
 pub fn write_vote(writer: &mut Writer<'_>, vote: &Vote) {
-    write_leader(writer, &vote.leader_id);
+    writer.unsigned(vote.leader_id.term);
+    writer.unsigned(vote.leader_id.voted_for.0);
     writer.bool(vote.committed);
 }
 
 pub fn read_vote(reader: &mut Reader<'_>) -> Result<Vote, DecodeError> {
-    Ok(Vote { leader_id: read_leader(reader)?, committed: reader.bool()? })
+    let leader_id = LeaderId { term: reader.unsigned()?, voted_for: Seat(reader.unsigned()?) };
+    Ok(Vote { leader_id, committed: reader.bool()? })
 }
 
 pub fn write_snapshot_meta(writer: &mut Writer<'_>, meta: &SnapshotMeta) {
@@ -88,20 +104,11 @@ pub fn write_snapshot_meta(writer: &mut Writer<'_>, meta: &SnapshotMeta) {
     write_membership(writer, meta.last_membership.membership());
 }
 
-pub fn read_snapshot_meta(reader: &mut Reader<'_>) -> Result<SnapshotMeta, DecodeError> {
+pub fn read_snapshot_meta(reader: &mut Reader<'_>, version: u8) -> Result<SnapshotMeta, DecodeError> {
     let last_log_id = read_log_id_option(reader)?;
     let membership_log_id = read_log_id_option(reader)?;
-    let membership = read_membership(reader)?;
+    let membership = read_membership(reader, version)?;
     Ok(SnapshotMeta { last_log_id, last_membership: StoredMembership::new(membership_log_id, membership) })
-}
-
-fn write_leader(writer: &mut Writer<'_>, leader: &LeaderId) {
-    writer.unsigned(leader.term);
-    writer.unsigned(leader.node_id);
-}
-
-fn read_leader(reader: &mut Reader<'_>) -> Result<LeaderId, DecodeError> {
-    Ok(LeaderId { term: reader.unsigned()?, node_id: reader.unsigned()? })
 }
 
 fn write_membership(writer: &mut Writer<'_>, membership: &Membership) {
@@ -110,36 +117,47 @@ fn write_membership(writer: &mut Writer<'_>, membership: &Membership) {
     for voters in configs {
         writer.unsigned(voters.len() as u64);
         for voter in voters {
-            writer.unsigned(*voter);
+            writer.unsigned(voter.0);
         }
     }
     let nodes: Vec<_> = membership.nodes().collect();
     writer.unsigned(nodes.len() as u64);
-    for (id, node) in nodes {
-        writer.unsigned(*id);
-        writer.text(&node.addr);
+    for (seat, member) in nodes {
+        writer.unsigned(seat.0);
+        writer.signed(i64::from(member.node.0));
+        writer.uuid(&member.directory);
     }
 }
 
-fn read_membership(reader: &mut Reader<'_>) -> Result<Membership, DecodeError> {
+fn read_membership(reader: &mut Reader<'_>, version: u8) -> Result<Membership, DecodeError> {
     let mut configs = Vec::new();
     // No capacity from the counts: each element is read before the next is made.
     for _ in 0..reader.unsigned()? {
         let mut voters = BTreeSet::new();
         for _ in 0..reader.unsigned()? {
-            voters.insert(reader.unsigned()?);
+            voters.insert(Seat(reader.unsigned()?));
         }
         configs.push(voters);
     }
     let mut nodes = BTreeMap::new();
     for _ in 0..reader.unsigned()? {
-        let id = reader.unsigned()?;
-        nodes.insert(id, BasicNode { addr: reader.text()?.to_owned() });
+        let seat = Seat(reader.unsigned()?);
+        nodes.insert(seat, read_member(reader, seat, version)?);
     }
     if configs.is_empty() && nodes.is_empty() {
         return Ok(Membership::default());
     }
     Membership::new(configs, nodes).map_err(|_| DecodeError::Value("membership"))
+}
+
+fn read_member(reader: &mut Reader<'_>, seat: Seat, version: u8) -> Result<Member, DecodeError> {
+    let node = |number: i64| i32::try_from(number).map(BrokerId).map_err(|_| DecodeError::Value("node id"));
+    if version == VERSION_ALONE {
+        reader.text()?;
+        let number = i64::try_from(seat.0).map_err(|_| DecodeError::Value("node id"))?;
+        return Ok(Member { node: node(number)?, ..Member::default() });
+    }
+    Ok(Member { node: node(reader.signed()?)?, directory: reader.uuid()? })
 }
 
 #[cfg(test)]
@@ -149,30 +167,56 @@ mod tests {
     use super::*;
     use crate::metadata::Record;
 
-    fn log_id(term: u64, node_id: u64, index: u64) -> LogId {
-        LogId { leader_id: LeaderId { term, node_id }, index }
+    fn log_id(term: u64, index: u64) -> LogId {
+        LogId { leader_id: CommittedLeaderId::from(term), index }
     }
 
     fn membership() -> impl Strategy<Value = Membership> {
         let config = prop::collection::btree_set(0u64..5, 1..4);
-        (prop::collection::vec(config, 0..3), ".{0,9}").prop_map(|(configs, addr)| {
-            let nodes: BTreeMap<u64, BasicNode> =
-                (0..6).map(|id| (id, BasicNode { addr: addr.clone() })).collect();
-            if configs.is_empty() { Membership::default() } else { Membership::new(configs, nodes).unwrap() }
+        (prop::collection::vec(config, 0..3), any::<u128>()).prop_map(|(configs, directory)| {
+            let directory = uuid::Uuid::from_u128(directory);
+            let members: BTreeMap<Seat, Member> =
+                (0..6).map(|id| (Seat(id), Member { node: BrokerId(id as i32 + 7), directory })).collect();
+            let configs: Vec<BTreeSet<Seat>> =
+                configs.into_iter().map(|config| config.into_iter().map(Seat).collect()).collect();
+            if configs.is_empty() {
+                Membership::default()
+            } else {
+                Membership::new(configs, members).unwrap()
+            }
         })
+    }
+
+    /// A node's first entry as it was written before there were members.
+    #[test]
+    fn the_membership_of_a_node_alone_opens_as_it_was_written() {
+        let mut bytes = Vec::new();
+        let mut writer = Writer(&mut bytes);
+        writer.u8(1);
+        // Term, node, index; one configuration of one voter; one node with its address.
+        [0, 4, 0].into_iter().for_each(|number| writer.unsigned(number));
+        writer.u8(MEMBERSHIP);
+        [1, 1, 4, 1, 4].into_iter().for_each(|number| writer.unsigned(number));
+        writer.text("");
+        let entry = decode_entry(&bytes).unwrap();
+        assert_eq!(entry.log_id, log_id(0, 0));
+        let EntryPayload::Membership(membership) = entry.payload else { panic!("{:?}", entry.payload) };
+        assert!(membership.voter_ids().eq([Seat(4)]));
+        let member = Member { node: BrokerId(4), directory: uuid::Uuid::nil() };
+        assert_eq!(membership.get_node(&Seat(4)), Some(&member));
     }
 
     proptest! {
         #[test]
         fn entries_come_back_as_they_were_and_no_prefix_passes(
-            term: u64, node: u64, index: u64, membership in membership(), name in ".{0,9}", kind in 0..3,
+            term: u64, index: u64, membership in membership(), name in ".{0,9}", kind in 0..3,
         ) {
             let payload = match kind {
                 0 => EntryPayload::Blank,
                 1 => EntryPayload::Normal(Proposal { records: Arc::from([Record::Feature { name, level: 3 }]) }),
                 _ => EntryPayload::Membership(membership),
             };
-            let entry = Entry { log_id: log_id(term, node, index), payload };
+            let entry = Entry { log_id: log_id(term, index), payload };
             let mut bytes = Vec::new();
             encode_entry(&entry, &mut bytes);
             let back = decode_entry(&bytes).unwrap();
@@ -185,14 +229,14 @@ mod tests {
 
         #[test]
         fn snapshot_heads_come_back_as_they_were(
-            last in prop::option::of(any::<(u64, u64, u64)>()), membership in membership(),
+            last in prop::option::of(any::<(u64, u64)>()), membership in membership(),
         ) {
-            let last_log_id = last.map(|(term, node, index)| log_id(term, node, index));
+            let last_log_id = last.map(|(term, index)| log_id(term, index));
             let last_membership = StoredMembership::new(last_log_id, membership);
             let meta = SnapshotMeta { last_log_id, last_membership };
             let mut bytes = Vec::new();
             write_snapshot_meta(&mut Writer(&mut bytes), &meta);
-            prop_assert_eq!(read_snapshot_meta(&mut Reader(&bytes)), Ok(meta));
+            prop_assert_eq!(read_snapshot_meta(&mut Reader(&bytes), VERSION), Ok(meta));
         }
     }
 }

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use openraft::EntryPayload;
 
-use super::super::types::{LeaderId, Proposal};
+use super::super::types::{CommittedLeaderId, Proposal};
 use super::*;
 use crate::io::os::OsFiles;
 use crate::metadata::Record;
 
 fn log_id(index: u64) -> LogId {
-    LogId { leader_id: LeaderId { term: 1 + index / 10, node_id: 7 }, index }
+    LogId { leader_id: CommittedLeaderId::from(1 + index / 10), index }
 }
 
 /// `bytes` is about how long the entry becomes.

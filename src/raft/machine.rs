@@ -11,11 +11,13 @@ use openraft::type_config::alias::SnapshotOf;
 use openraft::{EntryPayload, OptionalSend};
 use tokio::sync::watch;
 
+use super::leadership;
 use super::snapshots::{SnapshotError, Snapshots};
 use super::types::{Entry, LogId, SnapshotMeta, StoredMembership, Types};
 use crate::io::Files;
 use crate::io::threads::FileThreads;
 use crate::metadata::{Image, State};
+use crate::peer::Roster;
 
 /// A stored state on its way.
 #[derive(Clone, Debug)]
@@ -63,6 +65,8 @@ pub struct Machine<F> {
     images: watch::Sender<Arc<Image>>,
     snapshots: Snapshots<F>,
     threads: FileThreads,
+    /// Whoever checks hellos goes by the members' directories as they are in the log.
+    roster: Option<Rc<Roster>>,
 }
 
 impl<F: Files> Machine<F> {
@@ -71,8 +75,17 @@ impl<F: Files> Machine<F> {
         images: watch::Sender<Arc<Image>>,
         snapshots: Snapshots<F>,
         threads: FileThreads,
+        roster: Option<Rc<Roster>>,
     ) -> Self {
-        Self { applied, images, snapshots, threads }
+        let machine = Self { applied, images, snapshots, threads, roster };
+        machine.pin();
+        machine
+    }
+
+    fn pin(&self) {
+        if let Some(roster) = &self.roster {
+            leadership::pin(roster, &self.applied.borrow().membership);
+        }
     }
 
     fn publish(&self) {
@@ -100,6 +113,7 @@ impl<F: Files> RaftStateMachine<Types> for Machine<F> {
             changed |= self.applied.borrow_mut().apply(&entry)?;
             responders.extend(responder);
         }
+        self.pin();
         // Whoever learns that its change is applied finds it in the published image.
         if changed {
             self.publish();
@@ -142,6 +156,7 @@ impl<F: Files> RaftStateMachine<Types> for Machine<F> {
         let write = move || snapshots.write(&head, &snapshot.0).map_err(io::Error::other);
         self.threads.run("raft-snapshot", write).await?;
         *self.applied.borrow_mut() = installed;
+        self.pin();
         self.publish();
         Ok(())
     }

@@ -7,6 +7,8 @@
 //! Never here: what a command means (that is `metadata`), and Kafka's protocol.
 
 mod codec;
+mod commands;
+mod leadership;
 mod log_files;
 mod log_store;
 mod machine;
@@ -14,11 +16,15 @@ mod network;
 mod producer_ids;
 mod quorum;
 mod runtime;
+mod serve;
 mod snapshots;
 mod sync;
 mod types;
 mod vote_file;
+mod wire;
 
+pub use commands::CommandTimes;
+pub use leadership::Leadership;
 pub use log_files::LogError;
-pub use quorum::{Begin, CommandTimes, Images, OpenError, Quorum, Settings, Timing};
+pub use quorum::{Begin, Images, OpenError, Quorum, Settings, Timing};
 pub use snapshots::SnapshotError;

@@ -1,40 +1,40 @@
 //! [`Quorum`]: the metadata log with its controller, as the rest of the broker sees it.
 //!
-//! Commands wait in one queue and run one at a time: the driver asks the controller, proposes the records,
-//! waits until they are durable and applied, and answers. Per kind of command it keeps how long they waited
-//! and how long they ran.
+//! A node alone leads when [`Quorum::open`] returns. In a cluster every node has a quorum: its image follows the
+//! leader's, and only the leader's takes commands.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hdrhistogram::Histogram;
-use openraft::errors::{ClientWriteError, RaftError};
-use openraft::{BasicNode, SnapshotPolicy};
+use openraft::SnapshotPolicy;
 use tokio::sync::{Mutex, mpsc, oneshot, watch};
+use uuid::Uuid;
 
+use super::commands::{ClusterLeader, CommandTimes, Driver, Message, Queued, Times};
+use super::leadership::{self, Leadership, Metrics, Raft};
 use super::log_files::{LogError, LogFiles};
 use super::log_store::LogStore;
 use super::machine::{Applied, Machine};
-use super::network::NoPeers;
+use super::network::PeerNetworks;
 use super::producer_ids::ProducerIds;
+use super::serve::{RaftCalls, Serve};
 use super::snapshots::{SnapshotError, Snapshots};
-use super::types::{Proposal, Types};
+use super::types::{Member, Seat};
 use super::vote_file::VoteFile;
-use crate::base::clock::{self, Monotonic};
+use crate::base::clock;
 use crate::base::random::Random;
 use crate::base::{BrokerId, PROCESS, ProducerId, fatal};
 use crate::io::Files;
-use crate::io::runtime::{self, Queue, Task};
+use crate::io::runtime::{self, Queue};
 use crate::io::threads::FileThreads;
 use crate::metadata::{
-    Command, CommandKind, ConfigRules, Controller, ControllerSettings, IdSource, Image, Record, Refusal,
-    Response, encode_records,
+    Command, ConfigRules, Controller, ControllerSettings, IdSource, Image, Record, Refusal, Response,
 };
+use crate::peer::{Links, PeerError, Request};
 use crate::wire::ErrorCode;
 
 /// Commands that wait for the driver; more wait at their senders, whose number the connections bound.
@@ -43,18 +43,13 @@ const COMMANDS_WAITING_MAX: usize = 256;
 /// Producers that may wait for a block of ids at a time; further ones are to ask again.
 const PRODUCER_ID_WAITS_MAX: usize = 4096;
 
-/// Records, and bytes of them, in one entry of what a cluster begins with: far from what an entry may hold.
-const BEGIN_RECORDS_MAX: usize = 1000;
-const BEGIN_BYTES_MAX: usize = 1 << 20;
+/// They stay in memory, too.
+const ENTRIES_KEPT: u64 = 500;
 
-/// A fresh leader may refuse for a moment; then the command is decided anew.
-const RETRIES_MAX: usize = 50;
-const RETRY_PAUSE: Duration = Duration::from_millis(5);
+const SNAPSHOT_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// The longest time that a histogram tells apart; in microseconds.
-const COMMAND_US_MAX: u64 = 600_000_000;
-
-type Raft<F> = openraft::Raft<Types, Machine<F>>;
+/// In a cluster a proposal may stay undecided so long, and longer by four lost leases.
+const COMMIT_WAIT_MIN: Duration = Duration::from_secs(2);
 
 /// How the quorum is run.
 pub struct Settings {
@@ -67,14 +62,18 @@ pub struct Settings {
     pub ids: IdSource,
     pub random: Random,
     pub timing: Timing,
+    /// The ways to the other voters; `None` for a node alone.
+    pub peers: Option<Rc<Links>>,
     /// How long a start waits for its own leadership. One voter needs milliseconds.
     pub leader_wait: Duration,
     /// A snapshot is written after so many entries...
     pub snapshot_entries: u64,
     /// ...or so many bytes of records since the last.
     pub snapshot_bytes: u64,
-    /// What a log without a cluster begins with.
+    /// What a log without a cluster begins with; in a cluster the first leader begins with nothing.
     pub begin: Begin,
+    /// In a cluster: entries that are kept behind a snapshot, for followers that are a little behind.
+    pub entries_kept: u64,
     /// Called when the log cannot be written any more: nothing can be promised then.
     pub on_failure: Rc<dyn Fn(&str)>,
 }
@@ -99,10 +98,12 @@ impl Settings {
             ids: IdSource::Os,
             random: Random::from_os(),
             timing: Timing::default(),
+            peers: None,
             leader_wait: Duration::from_secs(10),
             snapshot_entries: 10_000,
             snapshot_bytes: 8 << 20,
             begin: Begin::With(Vec::new()),
+            entries_kept: ENTRIES_KEPT,
             on_failure: Rc::new(|reason| fatal(reason)),
         }
     }
@@ -113,9 +114,17 @@ impl Settings {
 pub struct Timing {
     /// Each beat wakes the shard; 500 ms cost nothing that can be measured.
     pub heartbeat: Duration,
-    /// A follower waits between these two before it stands for election.
+    /// A follower waits between these two before it stands for election; the greater is also how long the others
+    /// hold a leader for alive.
     pub election_min: Duration,
     pub election_max: Duration,
+}
+
+impl Timing {
+    /// With which a lost leader is replaced within about `failover`.
+    pub fn of(failover: Duration) -> Self {
+        Self { heartbeat: failover / 10, election_min: failover * 3 / 10, election_max: failover * 9 / 20 }
+    }
 }
 
 impl Default for Timing {
@@ -144,6 +153,13 @@ pub enum OpenError {
     Gap { path: PathBuf, log: u64, snapshot: Option<u64> },
     #[error("{path} belongs to cluster {found}, not to {expected}")]
     OtherCluster { path: PathBuf, found: String, expected: String },
+    #[error("the metadata log has the voters {found}, controller.quorum.voters has {expected}")]
+    Voters { found: String, expected: String },
+    #[error(
+        "this node's metadata log was in directory {pinned} and is now in {found}: a voter that lost its log must not \
+         vote as the one that it was"
+    )]
+    Directory { pinned: Uuid, found: Uuid },
     #[error("node id {0} is negative")]
     NodeId(BrokerId),
     #[error("the metadata log does not start: {0}")]
@@ -162,6 +178,8 @@ pub struct Quorum {
     times: Rc<RefCell<Times>>,
     producer_ids: Mutex<ProducerIds>,
     producer_id_waits: Cell<usize>,
+    metrics: Metrics,
+    calls: Rc<dyn Serve>,
 }
 
 /// A place among those who wait for a producer id.
@@ -186,35 +204,67 @@ impl Drop for Wait<'_> {
 }
 
 impl Quorum {
-    /// Opens the log in `settings.dir`, or starts a new one. When it returns, this node leads and everything
-    /// that was ever acknowledged is in [`Quorum::image`].
+    /// Opens the log in `settings.dir`, or starts a new one. When it returns, a node alone leads and everything
+    /// that was ever acknowledged is in [`Quorum::image`]; one of several has its log and waits for the others,
+    /// whose requests go to [`Quorum::serve`].
     pub async fn open<F: Files>(
         files: F,
         threads: FileThreads,
         rules: Rc<dyn ConfigRules>,
         settings: Settings,
     ) -> Result<Rc<Quorum>, OpenError> {
-        let node = u64::try_from(settings.node.0).map_err(|_| OpenError::NodeId(settings.node))?;
+        let seat = Seat::first_of(settings.node).ok_or(OpenError::NodeId(settings.node))?;
         let dir = settings.dir.clone();
         let read = move || load(files, dir);
         let stored = threads.run("raft-open", read).await?;
+        let found = stored.applied.state.image().cluster_id();
+        if settings.peers.is_some() && !found.is_empty() && found != settings.cluster_id {
+            let (found, expected) = (found.to_owned(), settings.cluster_id);
+            return Err(OpenError::OtherCluster { path: settings.dir, found, expected });
+        }
         let applied = Rc::new(RefCell::new(stored.applied));
         let (images_sender, images) = watch::channel(Arc::new(applied.borrow().state.image().clone()));
         let (store, log_task) =
             LogStore::start(threads.clone(), stored.log, stored.loaded, stored.vote_file, stored.vote);
         let first_own = store.last_log_id().map_or(1, |log_id| log_id.index + 1);
         let log = store.clone();
-        let machine = Machine::new(applied.clone(), images_sender, stored.snapshots, threads);
+        let roster = settings.peers.as_ref().map(|links| links.roster().clone());
+        let machine = Machine::new(applied.clone(), images_sender, stored.snapshots, threads, roster);
         let config = config(&settings).map_err(|error| OpenError::Raft(error.to_string()))?;
-        let raft = Raft::new(node, Arc::new(config), NoPeers, store, machine)
+        let networks = PeerNetworks {
+            links: settings.peers.clone(),
+            append_time_max: settings.timing.election_max.saturating_mul(2),
+        };
+        let raft: Raft<F> = Raft::new(seat, Arc::new(config), networks, store, machine)
             .await
             .map_err(|error| OpenError::Raft(error.to_string()))?;
-        lead(&raft, node, first_own, settings.leader_wait).await.map_err(OpenError::Raft)?;
-        let times = Rc::new(RefCell::new(Times::default()));
+        let metrics = raft.metrics();
         let (messages, waiting) = mpsc::channel(COMMANDS_WAITING_MAX);
+        match &settings.peers {
+            None => {
+                let member = Member { node: settings.node, ..Member::default() };
+                let led = leadership::lead(&raft, seat, member, first_own, settings.leader_wait).await;
+                led.map_err(OpenError::Raft)?;
+            }
+            Some(links) => {
+                let on_failure = settings.on_failure.clone();
+                leadership::start_watching(metrics.clone(), messages.clone(), on_failure);
+                leadership::form(&raft, links).await?;
+                leadership::start_pinning(raft.clone(), links.clone());
+            }
+        }
+        let calls: Rc<dyn Serve> = Rc::new(RaftCalls::new(raft.clone()));
+        let times = Rc::new(RefCell::new(Times::default()));
+        let cluster = settings.peers.is_some().then(|| ClusterLeader {
+            cluster_id: settings.cluster_id.clone(),
+            commit_wait: COMMIT_WAIT_MIN.max(settings.timing.election_max.saturating_mul(4)),
+            undecided: None,
+        });
+        let is_alone = cluster.is_none();
         let mut driver = Driver {
             controller: Controller::new(settings.controller, rules, settings.ids, settings.random),
             raft,
+            metrics: metrics.clone(),
             log,
             applied,
             times: times.clone(),
@@ -222,11 +272,33 @@ impl Quorum {
             snapshot_bytes: settings.snapshot_bytes,
             bytes_since_snapshot: 0,
             on_failure: settings.on_failure,
+            cluster,
         };
-        driver.check_cluster(&settings.cluster_id, settings.dir, settings.begin).await?;
+        if is_alone {
+            driver.check_cluster(&settings.cluster_id, settings.dir, settings.begin).await?;
+        }
         runtime::spawn(Queue::Control, "controller", driver.run(waiting)).detach();
         let (producer_ids, producer_id_waits) = (Mutex::new(ProducerIds::default()), Cell::new(0));
-        Ok(Rc::new(Quorum { node: settings.node, messages, images, times, producer_ids, producer_id_waits }))
+        Ok(Rc::new(Quorum {
+            node: settings.node,
+            messages,
+            images,
+            times,
+            producer_ids,
+            producer_id_waits,
+            metrics,
+            calls,
+        }))
+    }
+
+    /// Who leads, as far as this node knows. Alone it is this node.
+    pub fn leadership(&self) -> Leadership {
+        Leadership::of(&self.metrics)
+    }
+
+    /// Answers another controller.
+    pub async fn serve(&self, request: &Request) -> Result<Vec<u8>, PeerError> {
+        self.calls.serve(request).await
     }
 
     /// Runs a command after those that wait. When it returns `Ok` the change is on the disk and in
@@ -300,42 +372,6 @@ impl Images {
     }
 }
 
-/// Microseconds from a command's arrival to its turn, and from its turn to its answer.
-#[derive(Clone, Debug)]
-pub struct CommandTimes {
-    pub kind: CommandKind,
-    pub queue_us: Histogram<u64>,
-    pub run_us: Histogram<u64>,
-}
-
-#[derive(Default)]
-struct Times(BTreeMap<CommandKind, CommandTimes>);
-
-impl Times {
-    fn record(&mut self, kind: CommandKind, queue: Duration, run: Duration) {
-        let times = self.0.entry(kind).or_insert_with(|| {
-            let empty = || match Histogram::new_with_max(COMMAND_US_MAX, 2) {
-                Ok(histogram) => histogram,
-                Err(error) => unreachable!("the bounds are right: {error:?}"),
-            };
-            CommandTimes { kind, queue_us: empty(), run_us: empty() }
-        });
-        times.queue_us.saturating_record(queue.as_micros() as u64);
-        times.run_us.saturating_record(run.as_micros() as u64);
-    }
-}
-
-struct Queued {
-    command: Command,
-    at: Monotonic,
-    reply: oneshot::Sender<Result<Response, Refusal>>,
-}
-
-enum Message {
-    Run(Queued),
-    Stop(oneshot::Sender<()>),
-}
-
 /// What was found on the disk.
 struct Stored<F: Files> {
     log: LogFiles<F>,
@@ -397,7 +433,11 @@ fn config(settings: &Settings) -> Result<openraft::Config, openraft::ConfigError
         election_timeout_min: ms(settings.timing.election_min),
         election_timeout_max: ms(settings.timing.election_max),
         snapshot_policy: SnapshotPolicy::LogsSinceLast(settings.snapshot_entries),
-        max_in_snapshot_log_to_keep: 0,
+        // Alone nobody is behind.
+        max_in_snapshot_log_to_keep: if settings.peers.is_some() { settings.entries_kept } else { 0 },
+        // Of the whole transfer; each part of it has a limit of its own.
+        install_snapshot_timeout: ms(SNAPSHOT_TIME_MAX),
+        backoff: "20ms 40ms 80ms 160ms 320ms 500ms".to_owned(),
         // A restarted leader must not lead on from its old term: its state machines would diverge after a
         // lost tail.
         enable_leader_restore: Some(false),
@@ -405,200 +445,6 @@ fn config(settings: &Settings) -> Result<openraft::Config, openraft::ConfigError
         ..openraft::Config::default()
     };
     config.validate()
-}
-
-/// Makes this node the leader if it may be one alone, and waits until an entry of its own term, at
-/// `first_own` or later, is applied: then all before it are.
-async fn lead<F: Files>(raft: &Raft<F>, node: u64, first_own: u64, wait: Duration) -> Result<(), String> {
-    let initialized = raft.is_initialized().await.map_err(|error| error.to_string())?;
-    if !initialized {
-        let members = BTreeMap::from([(node, BasicNode { addr: String::new() })]);
-        raft.initialize(members).await.map_err(|error| error.to_string())?;
-    } else if raft.voter_ids().eq([node]) {
-        // Nobody else could lead: no reason to wait for a time-out.
-        raft.trigger().elect(false).await.map_err(|error| error.to_string())?;
-    }
-    let leads = |metrics: &openraft::RaftMetrics<Types>| {
-        metrics.current_leader == Some(node)
-            && metrics.last_applied.is_some_and(|applied| applied.index >= first_own)
-    };
-    let ended = raft
-        .wait(Some(wait))
-        .metrics(|metrics| metrics.running_state.is_err() || leads(metrics), "leadership")
-        .await
-        .map_err(|error| error.to_string())?;
-    ended.running_state.map_err(|error| error.to_string())?;
-    if raft.voter_ids().eq([node]) {
-        // Nobody to send heartbeats to, nobody else to elect: the clock of Raft only costs wakes.
-        raft.runtime_config().tick(false);
-    }
-    Ok(())
-}
-
-/// Records in parts that an entry may hold. One record is far below that: strings of Kafka's have 32 KiB at most.
-fn entries_of(records: Vec<Record>) -> Vec<Vec<Record>> {
-    let mut entries: Vec<Vec<Record>> = Vec::new();
-    let (mut bytes, mut scratch) = (0, Vec::new());
-    for record in records {
-        scratch.clear();
-        encode_records(std::slice::from_ref(&record), &mut scratch);
-        bytes += scratch.len();
-        match entries.last_mut() {
-            Some(last) if last.len() < BEGIN_RECORDS_MAX && bytes <= BEGIN_BYTES_MAX => last.push(record),
-            _ => {
-                bytes = scratch.len();
-                entries.push(vec![record]);
-            }
-        }
-    }
-    entries
-}
-
-/// Runs the commands.
-struct Driver<F: Files> {
-    controller: Controller,
-    raft: Raft<F>,
-    log: LogStore,
-    applied: Rc<RefCell<Applied>>,
-    times: Rc<RefCell<Times>>,
-    log_task: Task<()>,
-    snapshot_bytes: u64,
-    bytes_since_snapshot: u64,
-    on_failure: Rc<dyn Fn(&str)>,
-}
-
-impl<F: Files> Driver<F> {
-    /// Gives a new log what it begins with and, last of all, the cluster's id. Refuses the log of another cluster.
-    async fn check_cluster(&mut self, expected: &str, path: PathBuf, begin: Begin) -> Result<(), OpenError> {
-        let image = self.applied.borrow().state.image().clone();
-        let found = image.cluster_id().to_owned();
-        if found == expected {
-            return Ok(());
-        }
-        if !found.is_empty() {
-            return Err(OpenError::OtherCluster { path, found, expected: expected.to_owned() });
-        }
-        let records = match begin {
-            Begin::With(records) => records,
-            Begin::Never(reason) => return Err(OpenError::NoCluster { path, reason }),
-        };
-        // Records of an attempt before, which these might contradict.
-        if image.topic_count() > 0 {
-            return Err(OpenError::HalfBegun(path));
-        }
-        for records in entries_of(records) {
-            self.begin(records).await?;
-        }
-        self.begin(vec![Record::Cluster { id: expected.to_owned() }]).await
-    }
-
-    async fn begin(&mut self, records: Vec<Record>) -> Result<(), OpenError> {
-        for _ in 0..RETRIES_MAX {
-            match self.propose(records.clone(), 0).await {
-                Proposed::Applied => return Ok(()),
-                Proposed::NotNow => runtime::sleep(RETRY_PAUSE).await,
-                Proposed::Refused(refusal) => return Err(OpenError::Raft(refusal.to_string())),
-            }
-        }
-        Err(OpenError::Raft("this node does not come to lead".to_owned()))
-    }
-
-    async fn run(mut self, mut waiting: mpsc::Receiver<Message>) {
-        let mut stopped = Vec::new();
-        while let Some(message) = waiting.recv().await {
-            match message {
-                Message::Run(queued) => {
-                    let kind = queued.command.kind();
-                    let started = clock::monotonic();
-                    let result = self.run_command(queued.command).await;
-                    let run = clock::monotonic().since(started);
-                    self.times.borrow_mut().record(kind, started.since(queued.at), run);
-                    // Whoever asked may be gone; the change stands all the same.
-                    let _ = queued.reply.send(result);
-                }
-                Message::Stop(done) => {
-                    stopped.push(done);
-                    waiting.close();
-                }
-            }
-        }
-        if let Err(error) = self.raft.shutdown().await {
-            tracing::warn!("metadata log: {error}");
-        }
-        drop(self.raft);
-        // All that was acknowledged is written; the task would end with the last handle of the log anyway.
-        self.log_task.cancel().await;
-        for done in stopped {
-            let _ = done.send(());
-        }
-    }
-
-    async fn run_command(&mut self, command: Command) -> Result<Response, Refusal> {
-        for _ in 0..RETRIES_MAX {
-            let image = self.applied.borrow().state.image().clone();
-            let outcome = self.controller.handle(&image, command.clone())?;
-            if outcome.records.is_empty() {
-                return Ok(outcome.response);
-            }
-            let bytes = outcome.bytes as u64;
-            match self.log.reserve(bytes, command.kind().is_urgent()).await {
-                Ok(true) => {}
-                Ok(false) => {
-                    let text = "The disk of the metadata log is full.";
-                    return Err(Refusal::new(ErrorCode::KafkaStorageError, text));
-                }
-                // The proposal meets the same error and tells it.
-                Err(error) => tracing::error!("{error}"),
-            }
-            match self.propose(outcome.records, bytes).await {
-                Proposed::Applied => return Ok(outcome.response),
-                Proposed::NotNow => runtime::sleep(RETRY_PAUSE).await,
-                Proposed::Refused(refusal) => return Err(refusal),
-            }
-        }
-        Err(Refusal::new(ErrorCode::NotController, "This node does not come to lead."))
-    }
-
-    async fn propose(&mut self, records: Vec<Record>, bytes: u64) -> Proposed {
-        match self.raft.client_write(Proposal { records: Arc::from(records) }).await {
-            Ok(_) => {
-                self.note_bytes(bytes).await;
-                Proposed::Applied
-            }
-            Err(RaftError::APIError(ClientWriteError::ForwardToLeader(leader))) => match leader.leader_id {
-                Some(other) if other != *self.raft.node_id() => {
-                    let text = format!("The controller is node {other}.");
-                    Proposed::Refused(Refusal::new(ErrorCode::NotController, text))
-                }
-                _ => Proposed::NotNow,
-            },
-            Err(RaftError::APIError(error)) => {
-                Proposed::Refused(Refusal::new(ErrorCode::UnknownServerError, error.to_string()))
-            }
-            Err(RaftError::Fatal(error)) => {
-                (self.on_failure)(&format!("the metadata log failed: {error}"));
-                let text = "The metadata log failed.";
-                Proposed::Refused(Refusal::new(ErrorCode::KafkaStorageError, text))
-            }
-        }
-    }
-
-    async fn note_bytes(&mut self, bytes: u64) {
-        self.bytes_since_snapshot += bytes;
-        if self.bytes_since_snapshot >= self.snapshot_bytes {
-            self.bytes_since_snapshot = 0;
-            if let Err(error) = self.raft.trigger().snapshot().await {
-                tracing::warn!("metadata snapshot: {error}");
-            }
-        }
-    }
-}
-
-enum Proposed {
-    Applied,
-    /// Nothing was proposed; the leadership is in motion.
-    NotNow,
-    Refused(Refusal),
 }
 
 fn stopping() -> Refusal {
@@ -612,3 +458,7 @@ mod tests;
 #[cfg(test)]
 #[path = "crash_tests.rs"]
 mod crash_tests;
+
+#[cfg(test)]
+#[path = "cluster_tests.rs"]
+mod cluster_tests;

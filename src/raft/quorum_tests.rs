@@ -9,6 +9,7 @@ use super::*;
 use crate::base::BrokerEpoch;
 use crate::io::os::OsFiles;
 use crate::io::runtime::run_shard;
+use crate::metadata::CommandKind;
 use crate::metadata::testing::FewRules;
 use crate::metadata::{AlterConfigs, ConfigChange, ConfigEdit, ConfigOp, ConfigResource};
 use crate::metadata::{CreateTopics, DeleteTopics, NewTopic, RegisterBroker, TopicRef};

@@ -13,10 +13,9 @@ use crate::io::Files;
 use crate::metadata::{DecodeError, Reader, Writer};
 
 const MAGIC: &[u8; 8] = b"kuringMS";
-const VERSION: u8 = 1;
 const SUFFIX: &str = ".snapshot";
 const SNAPSHOTS_KEPT: usize = 2;
-const SNAPSHOT_BYTES_MAX: usize = 1 << 30;
+pub const SNAPSHOT_BYTES_MAX: usize = 1 << 30;
 
 /// Why no snapshot can be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -113,7 +112,7 @@ fn encode(meta: &SnapshotMeta, state: &[u8]) -> Vec<u8> {
     codec::write_snapshot_meta(&mut Writer(&mut head), meta);
     let mut bytes = Vec::with_capacity(MAGIC.len() + 9 + head.len() + state.len());
     bytes.extend_from_slice(MAGIC);
-    bytes.push(VERSION);
+    bytes.push(codec::VERSION);
     bytes.extend_from_slice(&(head.len() as u32).to_be_bytes());
     bytes.extend_from_slice(&head);
     bytes.extend_from_slice(state);
@@ -130,13 +129,13 @@ fn decode(contents: &[u8]) -> Result<(SnapshotMeta, Vec<u8>), String> {
     }
     let rest = body.strip_prefix(MAGIC).ok_or_else(|| "it is no snapshot".to_owned())?;
     let (version, rest) = rest.split_first().ok_or_else(cut)?;
-    if *version != VERSION {
+    if ![codec::VERSION, codec::VERSION_ALONE].contains(version) {
         return Err(format!("version {version} is not known: written by a newer kuring?"));
     }
     let (length, rest) = rest.split_first_chunk::<4>().ok_or_else(cut)?;
     let (head, state) = rest.split_at_checked(u32::from_be_bytes(*length) as usize).ok_or_else(cut)?;
     let mut reader = Reader(head);
-    let meta = codec::read_snapshot_meta(&mut reader)
+    let meta = codec::read_snapshot_meta(&mut reader, *version)
         .and_then(|meta| reader.end().map(|()| meta))
         .map_err(|error: DecodeError| error.to_string())?;
     Ok((meta, state.to_vec()))
@@ -148,12 +147,12 @@ fn io_error(path: &Path, error: io::Error) -> SnapshotError {
 
 #[cfg(test)]
 mod tests {
-    use super::super::types::{LeaderId, LogId};
+    use super::super::types::{CommittedLeaderId, LogId};
     use super::*;
     use crate::io::os::OsFiles;
 
     fn meta(index: u64) -> SnapshotMeta {
-        let last_log_id = Some(LogId { leader_id: LeaderId { term: 3, node_id: 1 }, index });
+        let last_log_id = Some(LogId { leader_id: CommittedLeaderId::from(3), index });
         SnapshotMeta { last_log_id, ..SnapshotMeta::default() }
     }
 

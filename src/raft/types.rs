@@ -1,11 +1,16 @@
 //! The types that openraft is made of here.
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Arc;
 
-use openraft::type_config::alias::{EntryOf, LogIdOf, SnapshotMetaOf, StoredMembershipOf, VoteOf};
+use openraft::type_config::alias::{
+    CommittedLeaderIdOf, EntryOf, LogIdOf, SnapshotMetaOf, StoredMembershipOf, VoteOf,
+};
+use uuid::Uuid;
 
 use super::runtime::ShardRuntime;
+use crate::base::BrokerId;
 use crate::metadata::Record;
 
 openraft::declare_raft_types!(
@@ -13,20 +18,53 @@ openraft::declare_raft_types!(
     pub Types:
         D = Proposal,
         R = (),
-        NodeId = u64,
-        Node = openraft::BasicNode,
+        NodeId = Seat,
+        Node = Member,
+        LeaderId = openraft::impls::leader_id_std::LeaderId<u64, Seat>,
         AsyncRuntime = ShardRuntime,
 );
 
-/// A term and the node that led it. With `advanced` ids two nodes may win the same term; the greater id
-/// then stands.
-pub type LeaderId = openraft::impls::leader_id_adv::LeaderId<u64, u64>;
+/// A term and who was voted for in it: at most one node leads in a term, so that the term is the controller's epoch.
+pub type LeaderId = openraft::impls::leader_id_std::LeaderId<u64, Seat>;
+/// Of an entry: the term alone.
+pub type CommittedLeaderId = CommittedLeaderIdOf<Types>;
 pub type LogId = LogIdOf<Types>;
 pub type Vote = VoteOf<Types>;
 pub type Entry = EntryOf<Types>;
-pub type Membership = openraft::Membership<u64, openraft::BasicNode>;
+pub type Membership = openraft::Membership<Seat, Member>;
 pub type StoredMembership = StoredMembershipOf<Types>;
 pub type SnapshotMeta = SnapshotMetaOf<Types>;
+
+/// Whether whoever has the vote `own` still takes what a leader with `other` says. Votes are ordered in part only.
+pub fn yields_to(own: &Vote, other: &Vote) -> bool {
+    matches!(own.partial_cmp(other), Some(Ordering::Less | Ordering::Equal))
+}
+
+/// Whose log it is: a number that is never given to another log, because a vote in it counts for ever. A first
+/// voter's is its node id.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
+pub struct Seat(pub u64);
+
+impl Seat {
+    /// Of a voter that the cluster begins with; `None` for a negative id.
+    pub fn first_of(node: BrokerId) -> Option<Seat> {
+        u64::try_from(node.0).ok().map(Seat)
+    }
+}
+
+impl fmt::Display for Seat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Who sits there.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Member {
+    pub node: BrokerId,
+    /// Where its log is; nil until the leader has met it.
+    pub directory: Uuid,
+}
 
 /// The records of one command: applied together or not at all. A clone shares them.
 #[derive(Clone, PartialEq, Eq, Debug)]

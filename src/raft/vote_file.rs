@@ -126,12 +126,12 @@ fn invalid(path: &Path, what: &str) -> io::Error {
 
 #[cfg(test)]
 mod tests {
-    use super::super::types::LeaderId;
+    use super::super::types::{LeaderId, Seat};
     use super::*;
     use crate::io::os::OsFiles;
 
     fn vote(term: u64) -> Vote {
-        Vote { leader_id: LeaderId { term, node_id: u64::MAX }, committed: term.is_multiple_of(2) }
+        Vote { leader_id: LeaderId { term, voted_for: Seat(u64::MAX) }, committed: term.is_multiple_of(2) }
     }
 
     #[test]

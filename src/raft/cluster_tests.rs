@@ -1,0 +1,369 @@
+//! Three quorums on one shard, over real connections on loopback and real files.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use super::*;
+use crate::io::net::{Acceptor, Listener};
+use crate::io::os::OsFiles;
+use crate::io::runtime::run_shard;
+use crate::metadata::testing::FewRules;
+use crate::metadata::{CreateTopics, NewTopic, RegisterBroker};
+use crate::peer::{self, Answering, Identity, Roster, Secret, Security, Server, Service};
+use crate::raft::OpenError;
+
+const NODES: [i32; 3] = [1, 2, 3];
+const PATIENCE: Duration = Duration::from_secs(40);
+/// Long enough for a machine that does much else.
+const FAILOVER: Duration = Duration::from_millis(1500);
+
+struct Trio {
+    dir: tempfile::TempDir,
+    threads: FileThreads,
+    ports: BTreeMap<BrokerId, u16>,
+    running: BTreeMap<i32, Node>,
+    snapshot_entries: u64,
+    entries_kept: u64,
+}
+
+struct Node {
+    quorum: Rc<Quorum>,
+    server: Rc<Server>,
+    acceptor: Acceptor,
+}
+
+struct Peers(Rc<Quorum>);
+
+impl Service for Peers {
+    fn answer<'a>(&'a self, _from: &'a Identity, request: &'a Request) -> Answering<'a> {
+        Box::pin(self.0.serve(request))
+    }
+}
+
+fn bind(port: u16) -> Listener {
+    let begun = Instant::now();
+    loop {
+        match Listener::bind(SocketAddr::from(([127, 0, 0, 1], port)), 64) {
+            Ok(listener) => return listener,
+            Err(error) if begun.elapsed() > PATIENCE => panic!("{error}"),
+            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
+}
+
+fn directory(node: i32) -> Uuid {
+    Uuid::from_u128(1000 + node as u128)
+}
+
+impl Trio {
+    fn new(threads: FileThreads) -> Self {
+        // All three are bound before one is let go: no port is given twice.
+        let listeners: Vec<Listener> = NODES.iter().map(|_| bind(0)).collect();
+        let ports =
+            NODES.iter().zip(&listeners).map(|(id, listener)| (BrokerId(*id), listener.local_addr().port()));
+        Self {
+            dir: tempfile::tempdir().unwrap(),
+            threads,
+            ports: ports.collect(),
+            running: BTreeMap::new(),
+            snapshot_entries: 10_000,
+            entries_kept: 500,
+        }
+    }
+
+    async fn started(threads: FileThreads) -> Self {
+        let mut trio = Self::new(threads);
+        for node in NODES {
+            trio.start(node).await;
+        }
+        trio
+    }
+
+    fn settings(&self, node: i32, directory: Uuid, voters: &[i32]) -> Settings {
+        let identity = Identity {
+            cluster_id: "cluster".to_owned(),
+            node: BrokerId(node),
+            directory,
+            incarnation: Uuid::new_v4(),
+        };
+        let addresses =
+            voters.iter().map(|id| (BrokerId(*id), ("127.0.0.1".to_owned(), self.ports[&BrokerId(*id)])));
+        let roster = Rc::new(Roster::new(addresses.collect()));
+        let security = Security::Secret(Secret::new(vec![9; 32]).unwrap());
+        Settings {
+            peers: Some(Links::new(identity, security, roster, self.threads.clone())),
+            timing: Timing::of(FAILOVER),
+            snapshot_entries: self.snapshot_entries,
+            entries_kept: self.entries_kept,
+            on_failure: Rc::new(|reason| panic!("{reason}")),
+            ..Settings::new(BrokerId(node), "cluster", self.dir.path().join(format!("node-{node}")))
+        }
+    }
+
+    async fn open(&self, settings: Settings) -> Result<Rc<Quorum>, OpenError> {
+        Quorum::open(OsFiles, self.threads.clone(), Rc::new(FewRules), settings).await
+    }
+
+    async fn start(&mut self, node: i32) {
+        let settings = self.settings(node, directory(node), &NODES);
+        self.start_with(node, settings).await;
+    }
+
+    async fn start_with(&mut self, node: i32, settings: Settings) {
+        let Some(links) = settings.peers.clone() else { panic!("it has peers") };
+        let listener = bind(self.ports[&BrokerId(node)]);
+        let quorum = self.open(settings).await.unwrap();
+        let (doorway, arrivals) = peer::arrivals();
+        let security = Security::Secret(Secret::new(vec![9; 32]).unwrap());
+        let (identity, roster) = (links.identity().clone(), links.roster().clone());
+        let server = Server::start(identity, security, roster, arrivals, Rc::new(Peers(quorum.clone())));
+        let acceptor = doorway.open(listener).unwrap();
+        self.running.insert(node, Node { quorum, server, acceptor });
+    }
+
+    /// Cuts its connections, then ends it.
+    async fn stop(&mut self, node: i32) {
+        let Some(Node { quorum, server, acceptor }) = self.running.remove(&node) else { panic!("it runs") };
+        acceptor.stop();
+        server.stop();
+        quorum.shutdown().await;
+    }
+
+    async fn stop_all(mut self) {
+        for node in NODES {
+            if self.running.contains_key(&node) {
+                self.stop(node).await;
+            }
+        }
+    }
+
+    fn quorum(&self, node: i32) -> &Quorum {
+        &self.running[&node].quorum
+    }
+
+    /// The one that leads, as soon as one does.
+    async fn leader(&self) -> i32 {
+        let leads = |node: &&i32| self.quorum(**node).leadership().is_own;
+        eventually("one leads", || self.running.keys().find(leads).copied()).await
+    }
+
+    /// What it was told is on all that run.
+    async fn await_topics(&self, count: usize) {
+        for node in self.running.keys() {
+            let has_all = || (self.quorum(*node).image().topic_count() == count).then_some(());
+            eventually(&format!("node {node} has {count} topics"), has_all).await;
+        }
+    }
+
+    async fn await_pinned(&self) {
+        for node in self.running.keys() {
+            let calls = self.quorum(*node);
+            let pinned = || {
+                let metrics = calls.metrics.borrow_watched();
+                let is_pinned =
+                    metrics.membership_config.nodes().all(|(_, member)| !member.directory.is_nil());
+                is_pinned.then_some(())
+            };
+            eventually("all directories are in the log", pinned).await;
+        }
+    }
+
+    /// Registers a broker first if there is none.
+    async fn create(&self, name: &str) -> Result<Response, Refusal> {
+        let leader = self.quorum(self.leader().await);
+        if leader.image().brokers().next().is_none() {
+            let request = RegisterBroker {
+                id: BrokerId(1),
+                cluster_id: "cluster".into(),
+                incarnation: Uuid::nil(),
+                endpoints: Vec::new(),
+                rack: None,
+                log_dirs: Vec::new(),
+                fenced: false,
+            };
+            leader.submit(Command::RegisterBroker(request)).await?;
+        }
+        leader.submit(create(name)).await
+    }
+}
+
+use openraft::async_runtime::WatchReceiver as _;
+
+fn create(name: &str) -> Command {
+    let topic = NewTopic {
+        name: name.to_owned(),
+        partitions: 1,
+        replication_factor: 1,
+        assignment: Vec::new(),
+        configs: Vec::new(),
+    };
+    Command::CreateTopics(CreateTopics { topics: vec![topic], validate_only: false })
+}
+
+async fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(value) = probe() {
+            return value;
+        }
+        assert!(begun.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        runtime::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+fn on_a_shard<Fut: Future<Output = ()> + 'static>(test: impl FnOnce(FileThreads) -> Fut + Send + 'static) {
+    let threads = FileThreads::start("cluster-test", 3, 64).unwrap();
+    let pool = threads.clone();
+    run_shard("cluster-test", move || test(pool));
+    threads.stop();
+}
+
+#[test]
+fn three_nodes_elect_one_and_all_know_what_it_was_told() {
+    on_a_shard(|threads| async move {
+        let trio = Trio::started(threads).await;
+        for number in 0..20 {
+            trio.create(&format!("t{number}")).await.unwrap();
+        }
+        trio.await_topics(20).await;
+        let leader = trio.leader().await;
+        let term = trio.quorum(leader).leadership().term;
+        for node in NODES {
+            let leadership = trio.quorum(node).leadership();
+            assert_eq!((leadership.leader, leadership.term), (Some(BrokerId(leader)), term));
+            assert_eq!(leadership.is_own, node == leader);
+            let images = [node, leader].map(|node| trio.quorum(node).image());
+            assert!(images[0].topics().eq(images[1].topics()));
+            assert_eq!(images[0].cluster_id(), "cluster");
+            if node != leader {
+                let refusal = trio.quorum(node).submit(create("no")).await.unwrap_err();
+                assert_eq!(refusal.code, ErrorCode::NotController);
+                assert_eq!(refusal.message, format!("The controller is node {leader}."));
+            }
+        }
+        trio.stop_all().await;
+    });
+}
+
+#[test]
+fn two_go_on_without_the_leader_and_it_catches_up_when_it_is_back() {
+    on_a_shard(|threads| async move {
+        let mut trio = Trio::started(threads).await;
+        trio.create("before").await.unwrap();
+        trio.await_pinned().await;
+        let mut topics = 1;
+        for _ in 0..3 {
+            let first = trio.leader().await;
+            let term = trio.quorum(first).leadership().term;
+            trio.stop(first).await;
+            let second = trio.leader().await;
+            assert!(second != first && trio.quorum(second).leadership().term > term);
+            trio.create(&format!("without-{term}")).await.unwrap();
+            topics += 1;
+            trio.await_topics(topics).await;
+            trio.start(first).await;
+            trio.await_topics(topics).await;
+        }
+        trio.stop_all().await;
+    });
+}
+
+#[test]
+fn a_node_that_is_far_behind_gets_a_snapshot() {
+    on_a_shard(|threads| async move {
+        let mut trio = Trio::new(threads);
+        (trio.snapshot_entries, trio.entries_kept) = (20, 0);
+        for node in NODES {
+            trio.start(node).await;
+        }
+        trio.create("first").await.unwrap();
+        trio.await_topics(1).await;
+        let away = NODES.into_iter().find(|node| !trio.quorum(*node).leadership().is_own).unwrap();
+        trio.stop(away).await;
+        for number in 0..100 {
+            trio.create(&format!("t{number}")).await.unwrap();
+        }
+        trio.start(away).await;
+        trio.await_topics(101).await;
+        trio.create("last").await.unwrap();
+        trio.await_topics(102).await;
+        // From its own disk.
+        trio.stop(away).await;
+        trio.start(away).await;
+        trio.await_topics(102).await;
+        trio.stop_all().await;
+    });
+}
+
+#[test]
+fn a_leader_alone_promises_nothing_and_what_it_took_is_decided_once_the_others_are_back() {
+    on_a_shard(|threads| async move {
+        let mut trio = Trio::started(threads).await;
+        trio.create("before").await.unwrap();
+        trio.await_topics(1).await;
+        let leader = trio.leader().await;
+        let others: Vec<i32> = NODES.into_iter().filter(|node| *node != leader).collect();
+        for node in &others {
+            trio.stop(*node).await;
+        }
+        let mut codes = Vec::new();
+        for _ in 0..3 {
+            let result = trio.quorum(leader).submit(create("alone")).await;
+            codes.push(result.unwrap_err().code);
+        }
+        let may_be = [ErrorCode::RequestTimedOut, ErrorCode::NotController];
+        assert!(codes.iter().all(|code| may_be.contains(code)), "{codes:?}");
+        assert_eq!(trio.quorum(leader).image().topic_count(), 1);
+        for node in &others {
+            trio.start(*node).await;
+        }
+        // It may have been made after all: a second one of the name would be an error of the whole quorum.
+        let begun = Instant::now();
+        while trio.create("alone").await.is_err() {
+            assert!(begun.elapsed() < PATIENCE);
+            runtime::sleep(Duration::from_millis(50)).await;
+        }
+        trio.await_topics(2).await;
+        trio.stop_all().await;
+    });
+}
+
+#[test]
+fn a_voter_that_lost_its_disk_is_not_spoken_with() {
+    on_a_shard(|threads| async move {
+        let mut trio = Trio::started(threads).await;
+        trio.create("before").await.unwrap();
+        trio.await_pinned().await;
+        let wiped = NODES.into_iter().find(|node| !trio.quorum(*node).leadership().is_own).unwrap();
+        trio.stop(wiped).await;
+        let dir = trio.dir.path().join(format!("node-{wiped}"));
+        // Its old log under the name of another directory.
+        let strange = trio.settings(wiped, Uuid::from_u128(5), &NODES);
+        let error = trio.open(strange).await.err().unwrap();
+        assert!(matches!(error, OpenError::Directory { .. }), "{error}");
+        std::fs::remove_dir_all(dir).unwrap();
+        let fresh = trio.settings(wiped, Uuid::from_u128(5), &NODES);
+        trio.start_with(wiped, fresh).await;
+        let term = trio.quorum(trio.leader().await).leadership().term;
+        runtime::sleep(FAILOVER * 3).await;
+        let leader = trio.leader().await;
+        assert_eq!(trio.quorum(leader).leadership().term, term, "it disturbs nobody");
+        assert_eq!(trio.quorum(wiped).image().topic_count(), 0, "it learns nothing");
+        trio.create("after").await.unwrap();
+        trio.stop_all().await;
+    });
+}
+
+#[test]
+fn another_list_of_voters_than_the_logs_is_refused() {
+    on_a_shard(|threads| async move {
+        let mut trio = Trio::started(threads).await;
+        trio.leader().await;
+        trio.stop(3).await;
+        let settings = trio.settings(3, directory(3), &[2, 3]);
+        let error = trio.open(settings).await.err().unwrap();
+        assert!(matches!(error, OpenError::Voters { .. }), "{error}");
+        trio.stop_all().await;
+    });
+}

@@ -1,0 +1,191 @@
+//! Who leads the metadata log, and how a log gets its first members.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use openraft::async_runtime::WatchReceiver as _;
+use openraft::errors::{Fatal, InitializeError, RaftError};
+use openraft::type_config::alias::WatchReceiverOf;
+use openraft::{ChangeMembers, RaftMetrics, ServerState};
+use tokio::sync::mpsc;
+
+use super::commands::Message;
+use super::machine::Machine;
+use super::quorum::OpenError;
+use super::types::{Member, Seat, Types};
+use crate::base::BrokerId;
+use crate::io::Files;
+use crate::io::runtime::{self, Queue};
+use crate::peer::{Links, Roster};
+
+/// How often a leader looks whether it has met a node whose directory is not in the log yet.
+const PIN_EVERY: Duration = Duration::from_millis(200);
+
+pub type Raft<F> = openraft::Raft<Types, Machine<F>>;
+pub type Metrics = WatchReceiverOf<Types, RaftMetrics<Types>>;
+
+/// Who leads, as far as this node knows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Leadership {
+    /// Of the leadership: the controller's epoch.
+    pub term: u64,
+    pub leader: Option<BrokerId>,
+    /// It is this node, and all entries of earlier terms are applied.
+    pub is_own: bool,
+}
+
+impl Leadership {
+    pub fn of(metrics: &Metrics) -> Self {
+        let metrics = metrics.borrow_watched();
+        let member = |seat: Seat| metrics.membership_config.get_node(&seat);
+        let leader = metrics.current_leader.and_then(member).map(|member| member.node);
+        let term = metrics.current_term;
+        let is_own = metrics.state == ServerState::Leader
+            && metrics.current_leader == Some(metrics.id)
+            && metrics.last_applied.is_some_and(|applied| applied.leader_id.term == term);
+        Self { term, leader, is_own }
+    }
+}
+
+/// Makes this node the leader if it may be one alone, and waits until an entry of its own term, at
+/// `first_own` or later, is applied: then all before it are.
+pub async fn lead<F: Files>(
+    raft: &Raft<F>,
+    seat: Seat,
+    member: Member,
+    first_own: u64,
+    wait: Duration,
+) -> Result<(), String> {
+    let initialized = raft.is_initialized().await.map_err(|error| error.to_string())?;
+    if !initialized {
+        let members = BTreeMap::from([(seat, member)]);
+        raft.initialize(members).await.map_err(|error| error.to_string())?;
+    } else if raft.voter_ids().eq([seat]) {
+        // Nobody else could lead: no reason to wait for a time-out.
+        raft.trigger().elect(false).await.map_err(|error| error.to_string())?;
+    }
+    let leads = |metrics: &RaftMetrics<Types>| {
+        metrics.current_leader == Some(seat)
+            && metrics.last_applied.is_some_and(|applied| applied.index >= first_own)
+    };
+    let ended = raft
+        .wait(Some(wait))
+        .metrics(|metrics| metrics.running_state.is_err() || leads(metrics), "leadership")
+        .await
+        .map_err(|error| error.to_string())?;
+    ended.running_state.map_err(|error| error.to_string())?;
+    if raft.voter_ids().eq([seat]) {
+        // Nobody to send heartbeats to, nobody else to elect: the clock of Raft only costs wakes.
+        raft.runtime_config().tick(false);
+    }
+    Ok(())
+}
+
+/// Gives a new log the voters of the configuration as its first entry, which is the same on all of them: directories
+/// come later. A log that has members must have these.
+pub async fn form<F: Files>(raft: &Raft<F>, links: &Links) -> Result<(), OpenError> {
+    let failed = |error: String| OpenError::Raft(error);
+    let first: BTreeMap<Seat, Member> = members(links.roster().nodes())?;
+    if !raft.is_initialized().await.map_err(|error| failed(error.to_string()))? {
+        return match raft.initialize(first).await {
+            // The leader's first entries were here before.
+            Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => Ok(()),
+            Err(error) => Err(failed(error.to_string())),
+        };
+    }
+    let metrics = raft.metrics();
+    let metrics = metrics.borrow_watched();
+    let found: Vec<BrokerId> = metrics.membership_config.nodes().map(|(_, member)| member.node).collect();
+    let expected: Vec<BrokerId> = links.roster().nodes().collect();
+    if found != expected {
+        return Err(OpenError::Voters { found: list(&found), expected: list(&expected) });
+    }
+    let own = links.identity();
+    let pinned = metrics.membership_config.get_node(&metrics.id).map(|member| member.directory);
+    match pinned.filter(|pinned| !pinned.is_nil() && *pinned != own.directory) {
+        Some(pinned) => Err(OpenError::Directory { pinned, found: own.directory }),
+        None => Ok(()),
+    }
+}
+
+fn members(nodes: impl Iterator<Item = BrokerId>) -> Result<BTreeMap<Seat, Member>, OpenError> {
+    nodes
+        .map(|node| {
+            let seat = Seat::first_of(node).ok_or(OpenError::NodeId(node))?;
+            Ok((seat, Member { node, ..Member::default() }))
+        })
+        .collect()
+}
+
+fn list(nodes: &[BrokerId]) -> String {
+    let texts: Vec<String> = nodes.iter().map(BrokerId::to_string).collect();
+    texts.join(", ")
+}
+
+/// What the log says of its members' directories, for whoever checks hellos.
+pub fn pin(roster: &Roster, membership: &super::types::StoredMembership) {
+    let known = membership.nodes().filter(|(_, member)| !member.directory.is_nil());
+    roster.pin(known.map(|(_, member)| (member.node, member.directory)).collect());
+}
+
+/// While it leads, writes the directories of the nodes that it has met into the log, until all are there.
+pub fn start_pinning<F: Files>(raft: Raft<F>, links: Rc<Links>) {
+    runtime::spawn(Queue::Control, "pin directories", async move {
+        let metrics = raft.metrics();
+        while !links.roster().is_pinned() {
+            runtime::sleep(PIN_EVERY).await;
+            if metrics.borrow_watched().running_state.is_err() {
+                return;
+            }
+            if !Leadership::of(&metrics).is_own {
+                continue;
+            }
+            let mut met = links.roster().unpinned();
+            if met.is_empty() {
+                continue;
+            }
+            met.insert(links.identity().node, links.identity().directory);
+            let config = metrics.borrow_watched().membership_config.clone();
+            let seats = config.nodes().filter_map(|(seat, member)| {
+                let directory = *met.get(&member.node)?;
+                Some((*seat, Member { node: member.node, directory }))
+            });
+            if let Err(error) = raft.change_membership(ChangeMembers::SetNodes(seats.collect()), false).await
+            {
+                tracing::debug!("directories are not pinned yet: {error}");
+            }
+        }
+    })
+    .detach();
+}
+
+/// Tells the commands' driver of each leadership of this node, and `on_failure` when the log has failed.
+pub fn start_watching(mut metrics: Metrics, messages: mpsc::Sender<Message>, on_failure: Rc<dyn Fn(&str)>) {
+    runtime::spawn(Queue::Control, "leadership", async move {
+        let mut known = Leadership { term: 0, leader: None, is_own: false };
+        while metrics.changed().await.is_ok() {
+            let state = metrics.borrow_watched().running_state.clone();
+            match state {
+                Ok(()) => {}
+                Err(Fatal::Stopped) => return,
+                Err(error) => return on_failure(&format!("the metadata log failed: {error}")),
+            }
+            let now = Leadership::of(&metrics);
+            if (now.term, now.leader, now.is_own) == (known.term, known.leader, known.is_own) {
+                continue;
+            }
+            if now.leader != known.leader || now.term != known.term {
+                match now.leader {
+                    Some(leader) => tracing::info!(controller = %leader, term = now.term, "the controller"),
+                    None => tracing::info!(term = now.term, "no controller"),
+                }
+            }
+            if now.is_own && messages.send(Message::Lead).await.is_err() {
+                return;
+            }
+            known = now;
+        }
+    })
+    .detach();
+}

@@ -1,0 +1,130 @@
+//! What other controllers ask, answered by this node's openraft. Lives on shard 0.
+
+use std::cell::RefCell;
+use std::pin::Pin;
+
+use openraft::async_runtime::WatchReceiver as _;
+use openraft::storage::Snapshot;
+
+use super::machine::{Machine, SnapshotBytes};
+use super::types::{self, SnapshotMeta, Types, Vote};
+use super::wire::{self, ChunkAnswer};
+use crate::io::Files;
+use crate::metadata::DecodeError;
+use crate::peer::{PeerError, PeerKey, Request};
+
+/// Answers other controllers, whatever files this one has.
+pub trait Serve {
+    /// The body of the answer.
+    fn serve<'a>(&'a self, request: &'a Request) -> Serving<'a>;
+}
+
+pub type Serving<'a> = Pin<Box<dyn Future<Output = Result<Vec<u8>, PeerError>> + 'a>>;
+
+/// openraft as others see it.
+pub struct RaftCalls<F: Files> {
+    raft: openraft::Raft<Types, Machine<F>>,
+    /// A snapshot on its way; another one takes its place.
+    incoming: RefCell<Option<Incoming>>,
+}
+
+struct Incoming {
+    vote: Vote,
+    meta: SnapshotMeta,
+    length: usize,
+    crc: u32,
+    /// Grows with what has come, whatever length was said.
+    bytes: Vec<u8>,
+}
+
+impl<F: Files> RaftCalls<F> {
+    pub fn new(raft: openraft::Raft<Types, Machine<F>>) -> Self {
+        Self { raft, incoming: RefCell::default() }
+    }
+
+    async fn answer(&self, request: &Request) -> Result<Vec<u8>, PeerError> {
+        let body = &request.body[..];
+        match request.key {
+            PeerKey::RaftAppend => {
+                let request = wire::read_append_request(body).map_err(unreadable)?;
+                let response = self.raft.append_entries(request).await.map_err(|_| PeerError::Closed)?;
+                Ok(wire::append_answer(&response))
+            }
+            PeerKey::RaftVote => {
+                let request = wire::read_vote_request(body).map_err(unreadable)?;
+                let response = self.raft.vote(request).await.map_err(|_| PeerError::Closed)?;
+                Ok(wire::vote_answer(&response))
+            }
+            PeerKey::RaftPreVote => {
+                let request = wire::read_vote_request(body).map_err(unreadable)?;
+                let response = self.raft.pre_vote(request).await.map_err(|_| PeerError::Closed)?;
+                Ok(wire::vote_answer(&response))
+            }
+            PeerKey::RaftTransfer => {
+                let request = wire::read_transfer_request(body).map_err(unreadable)?;
+                let taken = self.raft.handle_transfer_leader(request).await.map_err(|_| PeerError::Closed)?;
+                if let Err(error) = taken {
+                    tracing::info!("the leadership is not taken over: {error}");
+                }
+                Ok(Vec::new())
+            }
+            PeerKey::RaftSnapshot => self.take_chunk(body).await,
+            PeerKey::Hello | PeerKey::Proof | PeerKey::BrokerRegistration => {
+                Err(PeerError::Malformed("a request that is not for the metadata log"))
+            }
+        }
+    }
+
+    async fn take_chunk(&self, body: &[u8]) -> Result<Vec<u8>, PeerError> {
+        let chunk = wire::read_chunk(body).map_err(unreadable)?;
+        let own = self.raft.metrics().borrow_watched().vote;
+        if !types::yields_to(&own, &chunk.vote) {
+            return Ok(wire::chunk_answer(&ChunkAnswer { vote: own, next: 0, is_installed: false }));
+        }
+        let mut incoming = match self.incoming.take() {
+            Some(incoming)
+                if incoming.vote == chunk.vote
+                    && incoming.meta == chunk.meta
+                    && (incoming.length, incoming.crc) == (chunk.length, chunk.crc)
+                    && incoming.bytes.len() == chunk.offset =>
+            {
+                incoming
+            }
+            _ if chunk.offset > 0 => {
+                return Ok(wire::chunk_answer(&ChunkAnswer { vote: own, next: 0, is_installed: false }));
+            }
+            _ => Incoming {
+                vote: chunk.vote,
+                meta: chunk.meta,
+                length: chunk.length,
+                crc: chunk.crc,
+                bytes: Vec::new(),
+            },
+        };
+        incoming.bytes.extend_from_slice(chunk.bytes);
+        let next = incoming.bytes.len();
+        if next < incoming.length {
+            self.incoming.replace(Some(incoming));
+            return Ok(wire::chunk_answer(&ChunkAnswer { vote: own, next, is_installed: false }));
+        }
+        if crc32c::crc32c(&incoming.bytes) != incoming.crc {
+            return Err(PeerError::Malformed("a snapshot whose checksum differs"));
+        }
+        let Incoming { vote, meta, bytes, .. } = incoming;
+        let snapshot = Snapshot { meta, snapshot: SnapshotBytes(bytes) };
+        let response =
+            self.raft.install_full_snapshot(vote, snapshot).await.map_err(|_| PeerError::Closed)?;
+        Ok(wire::chunk_answer(&ChunkAnswer { vote: response.vote, next, is_installed: true }))
+    }
+}
+
+impl<F: Files> Serve for RaftCalls<F> {
+    fn serve<'a>(&'a self, request: &'a Request) -> Serving<'a> {
+        Box::pin(self.answer(request))
+    }
+}
+
+fn unreadable(error: DecodeError) -> PeerError {
+    tracing::warn!("a controller's request does not decode: {error}");
+    PeerError::Malformed("a body that does not decode")
+}
