@@ -12,6 +12,7 @@ use futures::channel::{mpsc, oneshot};
 use futures::future::{Either, select};
 
 use super::StartError;
+use super::cluster::{Cluster, Prepared};
 use super::control::Services;
 use super::directories::{self, Opened};
 use super::import;
@@ -65,6 +66,7 @@ struct StopLine {
 pub(super) fn run(config: BrokerConfig) -> Result<(), StartError> {
     let plan = Plan::new(&config)?;
     let bound = bind(&config)?;
+    let prepared = Prepared::new(&config)?;
     let admin = start_admin(&config)?;
     let opened = directories::open(&config)?;
     let open_files = raise_open_files(&config, opened.partitions);
@@ -121,7 +123,7 @@ pub(super) fn run(config: BrokerConfig) -> Result<(), StartError> {
         lines: admin_lines,
         open_files_needed: open_files.need,
     });
-    let leader = Leader { settings, opened, bound, senders, lines, shards, gate, admin };
+    let leader = Leader { settings, opened, bound, prepared, senders, lines, shards, gate, admin };
     let first = ShardBuilder::new("shard-0")
         .cpu(plan.cores[0])
         .spawn(move || leader.run(first_ends, stops))
@@ -149,22 +151,25 @@ fn stop_line() -> (StopOrders, StopLine) {
 fn bind(config: &BrokerConfig) -> Result<Vec<Bound>, StartError> {
     let mut bound = Vec::new();
     for listener in &config.listeners {
-        let host = if listener.host.is_empty() { "::" } else { &listener.host };
-        let mut listening = resolve(host, listener.port)
-            .and_then(|address| Listener::bind(address, config.socket_listen_backlog as i32));
-        if listening.is_err() && listener.host.is_empty() {
-            // A machine without IPv6.
-            listening = resolve("0.0.0.0", listener.port)
-                .and_then(|address| Listener::bind(address, config.socket_listen_backlog as i32));
-        }
-        let listening = listening.map_err(|error| StartError::Bind {
-            listener: listener.name.as_str().to_owned(),
-            address: format!("{host}:{}", listener.port),
-            error,
-        })?;
-        bound.push(Bound { listener: listening, config: listener.clone() });
+        bound.push(Bound { listener: bind_to(listener, config)?, config: listener.clone() });
     }
     Ok(bound)
+}
+
+pub(super) fn bind_to(listener: &config::Listener, config: &BrokerConfig) -> Result<Listener, StartError> {
+    let host = if listener.host.is_empty() { "::" } else { &listener.host };
+    let mut listening = resolve(host, listener.port)
+        .and_then(|address| Listener::bind(address, config.socket_listen_backlog as i32));
+    if listening.is_err() && listener.host.is_empty() {
+        // A machine without IPv6.
+        listening = resolve("0.0.0.0", listener.port)
+            .and_then(|address| Listener::bind(address, config.socket_listen_backlog as i32));
+    }
+    listening.map_err(|error| StartError::Bind {
+        listener: listener.name.as_str().to_owned(),
+        address: format!("{host}:{}", listener.port),
+        error,
+    })
 }
 
 /// Opens the admin listener first of all, so that the start can be watched. Two nodes on one host share the
@@ -251,6 +256,8 @@ struct Leader {
     settings: Settings,
     opened: Opened,
     bound: Vec<Bound>,
+    /// Of a node among others.
+    prepared: Option<Prepared>,
     senders: Vec<Sender<Accepted>>,
     lines: Vec<StopLine>,
     shards: u16,
@@ -269,7 +276,17 @@ impl Leader {
         let control = Rc::new(OnceCell::new());
         ends.desk.serve(&shard, &connections, control.clone());
         let config = shard.config().clone();
-        let quorum = self.open_quorum(&config).await?;
+        let mut cluster = match self.prepared.take() {
+            Some(prepared) => {
+                let (id, directories) = (&self.opened.cluster_id, &self.opened.directories);
+                Some(prepared.into_cluster(&config, id, directories)?)
+            }
+            None => None,
+        };
+        let quorum = self.open_quorum(&config, cluster.as_ref()).await?;
+        if let Some(cluster) = &mut cluster {
+            cluster.serve(&quorum)?;
+        }
         let gate = self.gate.clone();
         let groups = group_driver::Driver::start(&shard);
         let transactions = txn_driver::Driver::start(&shard);
@@ -292,13 +309,28 @@ impl Leader {
         };
         shard.set_control(Rc::new(services));
 
-        let epoch = self.register(&config, &quorum).await?;
+        let registering = self.register(&config, &quorum, cluster.as_ref());
+        let epoch = match cluster.is_some() {
+            false => registering.await?,
+            // The others may be long in coming.
+            true => match select(pin!(registering), stops.next()).await {
+                Either::Left((registered, _)) => registered?,
+                Either::Right((signal, _)) => {
+                    tracing::info!(signal, "stopping before there is a controller");
+                    quorum.shutdown().await;
+                    return Ok(());
+                }
+            },
+        };
+        if cluster.is_some() {
+            Cluster::follow_images(&quorum, publisher.clone());
+        }
         if let Some(signal) = self.open_logs(&publisher, &quorum, &mut stops).await {
             tracing::info!(signal, "stopping before the logs are open");
             transactions.stop();
             shares.stop();
             groups.stop();
-            self.stop(&shard, &connections, &quorum, Vec::new(), epoch).await;
+            self.stop(&shard, &connections, (&quorum, cluster), Vec::new(), epoch).await;
             tracing::info!("stopped");
             return Ok(());
         }
@@ -323,12 +355,16 @@ impl Leader {
         shares.stop();
         groups.stop();
         gate.close();
-        self.stop(&shard, &connections, &quorum, listening, epoch).await;
+        self.stop(&shard, &connections, (&quorum, cluster), listening, epoch).await;
         tracing::info!("stopped");
         Ok(())
     }
 
-    async fn open_quorum(&self, config: &BrokerConfig) -> Result<Rc<Quorum>, StartError> {
+    async fn open_quorum(
+        &self,
+        config: &BrokerConfig,
+        cluster: Option<&Cluster>,
+    ) -> Result<Rc<Quorum>, StartError> {
         let settings = |dir| {
             let mut settings = raft::Settings::new(config.node_id, &self.opened.cluster_id, dir);
             settings.controller = ControllerSettings {
@@ -342,17 +378,32 @@ impl Leader {
         let place = import::Place { files: OsFiles, dir: dir.clone(), own: dir.join(METADATA_DIR) };
         let (own, threads) = (place.own.clone(), &self.opened.directories.threads);
         let rules = configs::Rules::shared(config);
-        let begin = import::take_over(place, threads, rules.clone(), settings, config.node_id)
-            .await
-            .map_err(StartError::Metadata)?;
-        let settings = raft::Settings { begin, ..settings(own) };
-        Quorum::open(OsFiles, threads.clone(), rules, settings)
+        let mut settings_of_own = settings(own);
+        match cluster {
+            // There is no Kafka node's metadata: it was looked for.
+            Some(cluster) => {
+                settings_of_own.peers = Some(cluster.links());
+                settings_of_own.timing = raft::Timing::of(cluster.failover);
+            }
+            None => {
+                settings_of_own.begin =
+                    import::take_over(place, threads, rules.clone(), settings, config.node_id)
+                        .await
+                        .map_err(StartError::Metadata)?;
+            }
+        }
+        Quorum::open(OsFiles, threads.clone(), rules, settings_of_own)
             .await
             .map_err(|error| StartError::Metadata(error.to_string()))
     }
 
     /// Tells the controller that this broker is here, by its endpoints as clients reach them.
-    async fn register(&self, config: &BrokerConfig, quorum: &Quorum) -> Result<BrokerEpoch, StartError> {
+    async fn register(
+        &self,
+        config: &BrokerConfig,
+        quorum: &Quorum,
+        cluster: Option<&Cluster>,
+    ) -> Result<BrokerEpoch, StartError> {
         let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let endpoints = self.bound.iter().filter_map(|bound| {
             let port = bound.listener.local_addr().port();
@@ -373,6 +424,9 @@ impl Leader {
             log_dirs: self.opened.directories.list.iter().map(|dir| dir.log_dir.id().0).collect(),
             fenced: false,
         };
+        if let Some(cluster) = cluster {
+            return cluster.register(quorum, registration).await;
+        }
         match quorum.submit(Command::RegisterBroker(registration)).await {
             Ok(metadata::Response::BrokerRegistered { epoch }) => Ok(epoch),
             Ok(_) => fatal("a registration got another command's answer"),
@@ -418,7 +472,7 @@ impl Leader {
         self,
         shard: &Rc<Shard>,
         connections: &Connections,
-        quorum: &Quorum,
+        (quorum, cluster): (&Quorum, Option<Cluster>),
         listening: Vec<Listening>,
         epoch: BrokerEpoch,
     ) {
@@ -451,6 +505,9 @@ impl Leader {
         let files = directories.clone();
         directories.threads.run("last checkpoints", move || close(&files, &entries, epoch)).await;
         quorum.shutdown().await;
+        if let Some(cluster) = cluster {
+            cluster.stop(&directories.threads).await;
+        }
         for exit in exits {
             let _ = exit.send(());
         }

@@ -48,6 +48,10 @@ pub(super) fn open(config: &BrokerConfig) -> Result<Opened, StartError> {
         true => None,
         false => Some(DirLock::acquire(&config.metadata_log_dir)?),
     };
+    if config.cluster.is_some() && locked.iter().all(|locked| locked.meta.is_none()) {
+        // Nodes that each make an id up would each be a cluster; and an empty disk may be a lost one.
+        return Err(StartError::NotFormatted(config.metadata_log_dir.clone()));
+    }
     let cluster_id = cluster_id(&locked)?;
     let shared = Shared {
         cluster_id: &cluster_id,

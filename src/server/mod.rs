@@ -5,6 +5,7 @@
 //! the metadata, publishes the first image, and says that the broker is ready.
 
 mod broker;
+mod cluster;
 mod control;
 mod directories;
 mod import;
@@ -66,6 +67,12 @@ enum StartError {
         two.display()
     )]
     Duplicate { partition: String, one: PathBuf, two: PathBuf },
+    #[error(
+        "{} has no meta.properties: a node of a cluster must be told the cluster's id, as kafka-storage.sh format does, \
+         before it starts in an empty directory",
+        .0.display()
+    )]
+    NotFormatted(PathBuf),
     #[error("none of the log directories can be used")]
     NoDirectory,
     #[error("{} cannot be used, and the metadata log is in it", .0.display())]
@@ -80,6 +87,8 @@ enum StartError {
     LogLevel(String),
     #[error("metadata: {0}")]
     Metadata(String),
+    #[error("cluster: {0}")]
+    Cluster(String),
     #[error("{what}: {error}")]
     Io { what: &'static str, error: std::io::Error },
     #[error("{0}")]

@@ -4,6 +4,7 @@
 mod admin;
 mod bad_input;
 mod checkpoints;
+mod cluster;
 mod commands;
 mod compaction;
 mod configs;

@@ -177,6 +177,11 @@ impl Broker {
         self.launch_kuring().is_ok()
     }
 
+    /// It was started and neither stopped nor killed by this test.
+    pub fn runs(&self) -> bool {
+        self.process.is_some()
+    }
+
     pub fn is_alive(&mut self) -> bool {
         match &mut self.process {
             Some(Process::Kuring(child)) => matches!(child.try_wait(), Ok(None)),
