@@ -1,16 +1,25 @@
-"""Checks what a run of the clients printed and makes README.md's table of it.
+"""Compares what a run of the clients printed with what the same programs did with Apache Kafka (kafka.txt), and makes
+README.md's table of it.
 
-usage: table.py RESULTS [--write | --check] CLIENT...
+usage: table.py RESULTS [--write | --check | --expect] CLIENT...
   RESULTS has lines "CLIENT STATUS NAME[: why]", STATUS is ok or FAILED; the CLIENTs are those that ran
-  --write  puts the table into README.md      --check  fails when README.md has another one
+  --write   puts the table into README.md      --check  fails when README.md has another one
+  --expect  the run was one with Apache Kafka KAFKA_VERSION: puts what it did with these CLIENTs into kafka.txt
 """
 
+import datetime
+import os
 import pathlib
 import sys
 
 HERE = pathlib.Path(__file__).parent
 README = HERE / "README.md"
 BEGIN, END = "<!-- table: made by run --table -->\n", "<!-- end of the table -->\n"
+EXPECTED = HERE / "kafka.txt"
+EXPECTED_HEAD = """\
+# What the same programs did with Apache Kafka: what is expected of kuring. Written by tests/clients/run --kafka --table.
+# CLIENT SCENARIO ok|FAILED VERSION DATE
+"""
 # Programs with scenarios of their own; all others go through the common list.
 OWN = ["streams", "connect", "tools", "directories"]
 
@@ -41,6 +50,37 @@ def problems(results, scenarios, unsupported):
             yield f"unsupported.txt: {client} {name}: no such scenario"
 
 
+def expected():
+    """{(client, scenario): (status, version, date)}"""
+    lines = EXPECTED.read_text().splitlines() if EXPECTED.exists() else []
+    rows = (line.split() for line in lines if line and not line.startswith("#"))
+    return {(client, name): tuple(rest) for client, name, *rest in rows}
+
+
+def expect(results, clients):
+    # A run of one scenario says nothing of the others.
+    is_whole = "KURING_SCENARIO" not in os.environ
+    kept = {cell: rest for cell, rest in expected().items() if not (is_whole and cell[0] in clients)}
+    stamp = (os.environ["KAFKA_VERSION"], datetime.date.today().isoformat())
+    found = {(client, name): (status, *stamp) for client, cells in results.items() for name, status in cells.items()}
+    rows = [" ".join([*cell, *rest]) for cell, rest in {**kept, **found}.items()]
+    EXPECTED.write_text(EXPECTED_HEAD + "".join(f"{line}\n" for line in sorted(rows)))
+
+
+def differences(results, whole):
+    """Where kuring did not do as Kafka did; what kafka.txt does not know is one in a run of all clients only."""
+    wanted = expected()
+    for client, found in results.items():
+        for name, status in found.items():
+            kafka, *stamp = wanted.get((client, name), ("unknown",))
+            if status == "FAILED" and kafka == "ok":
+                yield f"{client} {name}: DIFFERENCE: it passes with Apache Kafka {' of '.join(stamp)}"
+            elif status == "FAILED" and kafka == "FAILED":
+                yield f"{client} {name}: fails with Apache Kafka too: list it in unsupported.txt"
+            elif kafka == "unknown" and whole and client != "directories":
+                yield f"{client} {name}: nobody has looked what Apache Kafka does: tests/clients/run --kafka --table {client}"
+
+
 def row(cells):
     return "| " + " | ".join(cells) + " |\n"
 
@@ -53,7 +93,11 @@ def table(clients, results, scenarios, unsupported):
             return "–"
         return {"ok": "✓", "FAILED": "**fails**", None: ""}[results.get(client, {}).get(name)]
 
-    text = "✓ passes, – the client cannot (reasons below), empty: not written yet.\n\n"
+    kafkas = sorted({f"{version} ({date})" for _, version, date in expected().values()})
+    text = "✓ passes, – the client cannot (reasons below), empty: not written yet. The same programs went through the same\n"
+    text += f"scenarios with Apache Kafka {', '.join(kafkas)}: `kafka.txt` has what it did.\n\n"
+    failing = [f"{client} {name}" for (client, name), (status, *_) in sorted(expected().items()) if status != "ok"]
+    text += f"There these failed: {', '.join(failing)}.\n\n" if failing else ""
     text += row(["scenario", *columns]) + row(["---"] + [":-:"] * len(columns))
     for name in scenarios:
         text += row([name, *(mark(client, name) for client in columns)])
@@ -78,6 +122,13 @@ def main():
     scenarios = {name: what for name, what in entries("scenarios.txt", 2)}
     unsupported = {(client, name): reason for client, name, reason in entries("unsupported.txt", 3)}
     wrong = list(problems(results, scenarios, unsupported))
+    if mode == "--expect":
+        expect(results, rest)
+        for problem in wrong:
+            print(f"table: FAILED {problem}")
+        sys.exit(1 if wrong else 0)
+    if os.environ.get("KURING_JUDGED") == "kuring":
+        wrong += differences(results, bool(mode))
     before, _, rest_of_readme = README.read_text().partition(BEGIN)
     old, _, after = rest_of_readme.partition(END)
     new = table(rest, results, scenarios, unsupported)

@@ -47,7 +47,7 @@ func main() {
 }
 
 func create(name string, partitions int, more ...string) string {
-	topic := "kafka-go-" + name
+	topic := "kafkago-" + name
 	configs := []kafka.ConfigEntry{{ConfigName: "retention.ms", ConfigValue: "-1"}}
 	for n := 0; n < len(more); n += 2 {
 		configs = append(configs, kafka.ConfigEntry{ConfigName: more[n], ConfigValue: more[n+1]})
