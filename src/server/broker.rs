@@ -23,6 +23,7 @@ use crate::admin::{self, Admin, ControlSources, Desk, Line, Phase};
 use crate::api::{configs, group_driver, share_driver, txn_driver};
 use crate::base::{BrokerEpoch, clock, fatal};
 use crate::config::{self, BrokerConfig};
+use crate::io::limits;
 use crate::io::net::Listener;
 use crate::io::os::OsFiles;
 use crate::io::runtime::{Mailbox, Queue, Sender, ShardBuilder, mailbox, sleep, spawn};
@@ -338,6 +339,8 @@ impl Leader {
         strays::put_aside(&shard, &quorum.image()).await;
         self.remove_deleted(&shard);
         shard.make_reserves();
+        // Of 100,000 partitions the start leaves 60 MiB of holes.
+        self.opened.directories.threads.run("give memory back", limits::give_back_freed_memory).await;
         let listening = self.listen(&gate)?;
         start_checkpoints(&shard);
         start_cleaner(&shard);
