@@ -18,6 +18,7 @@ use crate::harness::raw::{Raw, name};
 use crate::harness::{Broker, eventually};
 
 const UNKNOWN_TOPIC_OR_PARTITION: i16 = 3;
+const NOT_LEADER_OR_FOLLOWER: i16 = 6;
 const INVALID_PARTITIONS: i16 = 37;
 const POLICY_VIOLATION: i16 = 44;
 
@@ -151,7 +152,11 @@ fn the_end_of_an_epoch_is_never_below_what_consumers_saw_of_it() {
         let topic = OffsetForLeaderTopic::default().with_topic(name("t")).with_partitions(vec![partition]);
         let request =
             OffsetForLeaderEpochRequest::default().with_replica_id((-1).into()).with_topics(vec![topic]);
-        let found = raw.call(4, &request).topics[0].partitions[0].clone();
+        // Kafka listens before it leads again.
+        let found = eventually("the partition is led", || {
+            let found = raw.call(4, &request).topics[0].partitions[0].clone();
+            (found.error_code != NOT_LEADER_OR_FOLLOWER).then_some(found)
+        });
         assert_eq!(
             (found.error_code, found.leader_epoch, found.end_offset),
             (0, end.leader_epoch, end.offset)
