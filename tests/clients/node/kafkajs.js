@@ -10,7 +10,7 @@ run({
   name: 'kafkajs',
   kafka,
   codecs: { none: CompressionTypes.None, gzip: CompressionTypes.GZIP },
-  has: { createPartitions: true, configs: true },
+  has: { waitForLeaders: true, createPartitions: true, configs: true },
   producer: ({ large, patient, retries, ...options }) => kafka.producer({
     ...options, ...(patient ? { retry: patience } : {}), ...(retries === 0 ? { retry: { retries } } : {})
   }),

@@ -56,7 +56,8 @@ async function create (name, numPartitions, configs = {}) {
   const topic = `${adapter.name}-${name}`
   const configEntries = Object.entries(configs).map(([name, value]) => ({ name, value: `${value}` }))
   const created = await admin.createTopics({
-    waitForLeaders: true, topics: [{ topic, numPartitions, replicationFactor: 1, configEntries }]
+    ...(adapter.has.waitForLeaders ? { waitForLeaders: true } : {}),
+    topics: [{ topic, numPartitions, replicationFactor: 1, configEntries }]
   })
   if (!created) throw new Error(`${topic} already exists`)
   return topic
