@@ -27,6 +27,8 @@ impl Broker {
         let data = directory.path().join("data");
         let mut command = Command::new(kuring);
         command.arg("serve").args(["--set", "listeners=PLAINTEXT://127.0.0.1:0", "--set", "kuring.shards=2"]);
+        // Thousands connect at once: beyond the backlog each would try again after a second.
+        command.args(["--set", "socket.listen.backlog.size=4000"]);
         command.arg("--set").arg(format!("log.dirs={}", data.display()));
         for (name, value) in settings {
             command.arg("--set").arg(format!("{name}={value}"));
