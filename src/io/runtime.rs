@@ -11,6 +11,7 @@
 mod mailbox;
 mod notify;
 mod preflight;
+mod slice;
 mod task;
 mod watchdog;
 
@@ -163,6 +164,10 @@ impl ShardBuilder {
     }
 
     fn make_executor(&self) -> io::Result<LocalExecutor> {
+        // Without it all goes on, with longer waits where others want the core.
+        if let Err(error) = slice::shorten() {
+            tracing::debug!("{} keeps the scheduler's slice: {error}", self.name);
+        }
         let mut placement = Placement::Unbound;
         if let Some(cpu) = self.cpu {
             if self.spin_before_park.is_zero() {
