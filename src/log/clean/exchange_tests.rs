@@ -177,3 +177,29 @@ fn a_segment_without_timestamps_is_as_old_after_compaction_as_before() {
     bench.open(end, cleaned, true);
     assert_eq!(ages(&mut bench), [written; 3], "after a restart");
 }
+
+#[test]
+fn a_segment_whose_roll_is_not_finished_is_not_cleaned() {
+    let mut bench = Bench::new(config());
+    for _ in 0..5 {
+        bench.put(&[("a", Some("value"))]);
+    }
+    let (now, base) = (bench.now(), bench.log().active().base);
+    // A checkpoint that ends where the segment does.
+    bench.log().request_checkpoint();
+    let checkpoint = bench.log().next_job(now).unwrap();
+    let mut builder = BatchBuilder::new(Offset::ZERO, Compression::NONE);
+    builder.append(now.wall, Some(b"a"), Some(&[b'v'; 400]), &[]);
+    let mut batches = [Batch::from_bytes(&builder.finish().unwrap()).unwrap()];
+    assert!(bench.log().append(&mut batches, LeaderEpoch(0), Origin::Coordinator, now)[0].is_ok());
+    assert!(bench.log().active().base > base);
+    bench.log().finish(checkpoint.run(), now).unwrap();
+    let end = bench.log().log_end();
+    bench.log().high_watermark_advanced(end);
+    assert_eq!(bench.log().recovery_point(), bench.log().active().base);
+    assert_eq!(bench.log().cleanable(end, now), None, "the roll is due");
+    let roll = bench.log().next_job(now).unwrap();
+    assert_eq!(bench.log().cleanable(end, now), None, "it is on its way");
+    bench.log().finish(roll.run(), now).unwrap();
+    assert!(bench.log().cleanable(end, now).is_some());
+}
