@@ -278,7 +278,7 @@ mod tests {
 
     use super::*;
 
-    const ID: Uuid = Uuid::from_u128(0x5106_2a40_bd86_4bf5_ab19_ee57_d217_9db8);
+    const ID: Uuid = Uuid::from_u128(0x5106_2a40_bd86_4bf5_ab19_ee57_d217_9db2);
 
     fn bytes(hex: &str) -> Bytes {
         let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).expect("two digits");
