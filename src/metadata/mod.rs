@@ -10,6 +10,7 @@ mod changes;
 mod codec;
 mod command;
 mod controller;
+pub mod elections;
 mod features;
 mod image;
 mod kafka;

@@ -1,6 +1,7 @@
 //! Registration, fencing and producer id blocks.
 
 use super::super::command::{ProducerIdBlock, Refusal, RegisterBroker, Response};
+use super::super::elections::{self, Election, Rules, Target, Transit};
 use super::super::features::FEATURES;
 use super::super::image::{BrokerImage, Image, LOST_DIRECTORY};
 use super::super::record::{PartitionChange, Record};
@@ -89,17 +90,21 @@ pub(super) fn replicas_offline(
         if !partition.replicas.contains(&id) || partition.is_lost_on(id) {
             return None;
         }
-        let others: Box<[BrokerId]> = partition.isr.iter().copied().filter(|other| *other != id).collect();
-        let serves = |other: &BrokerId| {
-            image.broker(*other).is_some_and(|broker| !broker.fenced) && !partition.is_lost_on(*other)
+        let serves = |other: BrokerId| {
+            other != id
+                && image.broker(other).is_some_and(|broker| !broker.fenced)
+                && !partition.is_lost_on(other)
         };
-        let next =
-            || partition.replicas.iter().copied().find(|other| others.contains(other) && serves(other));
+        let transit = Transit::default();
+        let mut target = Target::of(partition, &transit);
+        target.isr.retain(|other| *other != id);
+        let rules = Rules { election: Election::Online, elr: false, min_isr: 1, serves: &serves };
+        let change = elections::change(partition, &transit, target, &rules).unwrap_or_default();
         Some(Record::PartitionChanged(PartitionChange {
             topic,
             index,
-            leader: (partition.leader == Some(id)).then(next),
-            isr: (!others.is_empty() && others.len() < partition.isr.len()).then_some(others.clone()),
+            leader: change.leader,
+            isr: change.isr,
             replicas: None,
             directories: Some(partition.directories_with(id, LOST_DIRECTORY)),
         }))
