@@ -23,6 +23,7 @@ struct Trio {
     threads: FileThreads,
     ports: BTreeMap<BrokerId, u16>,
     running: BTreeMap<i32, Node>,
+    failover: Duration,
     snapshot_entries: u64,
     entries_kept: u64,
 }
@@ -67,6 +68,7 @@ impl Trio {
             threads,
             ports: ports.collect(),
             running: BTreeMap::new(),
+            failover: FAILOVER,
             snapshot_entries: 10_000,
             entries_kept: 500,
         }
@@ -74,10 +76,14 @@ impl Trio {
 
     async fn started(threads: FileThreads) -> Self {
         let mut trio = Self::new(threads);
-        for node in NODES {
-            trio.start(node).await;
-        }
+        trio.start_all().await;
         trio
+    }
+
+    async fn start_all(&mut self) {
+        for node in NODES {
+            self.start(node).await;
+        }
     }
 
     fn settings(&self, node: i32, directory: Uuid, voters: &[i32]) -> Settings {
@@ -93,7 +99,7 @@ impl Trio {
         let security = Security::Secret(Secret::new(vec![9; 32]).unwrap());
         Settings {
             peers: Some(Links::new(identity, security, roster, self.threads.clone())),
-            timing: Timing::of(FAILOVER),
+            timing: Timing::of(self.failover),
             snapshot_entries: self.snapshot_entries,
             entries_kept: self.entries_kept,
             on_failure: Rc::new(|reason| panic!("{reason}")),
@@ -128,6 +134,14 @@ impl Trio {
         acceptor.stop();
         server.stop();
         quorum.shutdown().await;
+    }
+
+    /// Lets it end what it does, with its connections.
+    async fn stop_in_order(&mut self, node: i32) {
+        let Some(Node { quorum, server, acceptor }) = self.running.remove(&node) else { panic!("it runs") };
+        quorum.shutdown().await;
+        server.stop();
+        acceptor.stop();
     }
 
     async fn stop_all(mut self) {
@@ -270,13 +284,32 @@ fn two_go_on_without_the_leader_and_it_catches_up_when_it_is_back() {
 }
 
 #[test]
+fn a_leader_that_stops_hands_over_before_its_lease_ends() {
+    on_a_shard(|threads| async move {
+        let mut trio = Trio::new(threads);
+        trio.failover = Duration::from_secs(10);
+        trio.start_all().await;
+        trio.create("before").await.unwrap();
+        trio.await_topics(1).await;
+        let first = trio.leader().await;
+        let begun = Instant::now();
+        trio.stop_in_order(first).await;
+        trio.leader().await;
+        let took = begun.elapsed();
+        // A follower waits for the end of the lease, 4.5 s, and for its own time-out.
+        assert!(took < Duration::from_secs(4), "{took:?}");
+        trio.create("after").await.unwrap();
+        trio.await_topics(2).await;
+        trio.stop_all().await;
+    });
+}
+
+#[test]
 fn a_node_that_is_far_behind_gets_a_snapshot() {
     on_a_shard(|threads| async move {
         let mut trio = Trio::new(threads);
         (trio.snapshot_entries, trio.entries_kept) = (20, 0);
-        for node in NODES {
-            trio.start(node).await;
-        }
+        trio.start_all().await;
         trio.create("first").await.unwrap();
         trio.await_topics(1).await;
         let away = NODES.into_iter().find(|node| !trio.quorum(*node).leadership().is_own).unwrap();
@@ -332,7 +365,10 @@ fn a_leader_alone_promises_nothing_and_what_it_took_is_decided_once_the_others_a
 #[test]
 fn a_voter_that_lost_its_disk_is_not_spoken_with() {
     on_a_shard(|threads| async move {
-        let mut trio = Trio::started(threads).await;
+        let mut trio = Trio::new(threads);
+        // No leader of ours is to be lost to a busy machine here.
+        trio.failover = Duration::from_secs(6);
+        trio.start_all().await;
         trio.create("before").await.unwrap();
         trio.await_pinned().await;
         let wiped = NODES.into_iter().find(|node| !trio.quorum(*node).leadership().is_own).unwrap();
@@ -346,7 +382,7 @@ fn a_voter_that_lost_its_disk_is_not_spoken_with() {
         let fresh = trio.settings(wiped, Uuid::from_u128(5), &NODES);
         trio.start_with(wiped, fresh).await;
         let term = trio.quorum(trio.leader().await).leadership().term;
-        runtime::sleep(FAILOVER * 3).await;
+        runtime::sleep(trio.failover).await;
         let leader = trio.leader().await;
         assert_eq!(trio.quorum(leader).leadership().term, term, "it disturbs nobody");
         assert_eq!(trio.quorum(wiped).image().topic_count(), 0, "it learns nothing");

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use futures::future::{Either, select};
 use hdrhistogram::Histogram;
+use openraft::async_runtime::WatchReceiver as _;
 use openraft::errors::ClientWriteError;
 use openraft::impls::ProgressResponder;
 use openraft::raft::ClientWriteResult;
@@ -25,7 +26,7 @@ use super::leadership::{Leadership, Metrics, Raft};
 use super::log_store::LogStore;
 use super::machine::Applied;
 use super::quorum::{Begin, OpenError};
-use super::types::{CommittedLeaderId, Proposal, Types};
+use super::types::{CommittedLeaderId, Proposal, Seat, Types};
 use crate::base::clock::{self, Monotonic};
 use crate::io::Files;
 use crate::io::runtime::{self, Task};
@@ -95,7 +96,7 @@ pub struct Driver<F: Files> {
     pub snapshot_bytes: u64,
     pub bytes_since_snapshot: u64,
     pub on_failure: Rc<dyn Fn(&str)>,
-    /// Of a node among others: what a new cluster is called, and how long a proposal may stay undecided.
+    /// Of a node among others.
     pub cluster: Option<ClusterLeader>,
 }
 
@@ -103,6 +104,8 @@ pub struct Driver<F: Files> {
 pub struct ClusterLeader {
     pub cluster_id: String,
     pub commit_wait: Duration,
+    /// How long a stop waits until another leads.
+    pub hand_over_wait: Duration,
     /// Proposed, and neither committed nor lost.
     pub undecided: Option<Undecided>,
 }
@@ -172,6 +175,7 @@ impl<F: Files> Driver<F> {
                 }
             }
         }
+        self.hand_over().await;
         if let Err(error) = self.raft.shutdown().await {
             tracing::warn!("metadata log: {error}");
         }
@@ -253,9 +257,7 @@ impl<F: Files> Driver<F> {
                 Proposed::Refused(Refusal::new(ErrorCode::UnknownServerError, error.to_string()))
             }
             Err(_) => {
-                let running = openraft::async_runtime::WatchReceiver::borrow_watched(&self.metrics)
-                    .running_state
-                    .clone();
+                let running = self.metrics.borrow_watched().running_state.clone();
                 match running {
                     Err(error) => self.fail(&error.to_string()),
                     Ok(()) => self.fail("it does not answer"),
@@ -294,6 +296,30 @@ impl<F: Files> Driver<F> {
             // The next leader does it.
             tracing::info!("the cluster has not begun yet: {error}");
         }
+    }
+
+    /// A leader that stops makes the voter that is the furthest lead at once, not only after a lost lease.
+    async fn hand_over(&self) {
+        let Some(cluster) = &self.cluster else { return };
+        if !Leadership::of(&self.metrics).is_own {
+            return;
+        }
+        let Some(successor) = self.furthest() else { return };
+        if self.raft.trigger().transfer_leader(successor).await.is_err() {
+            return;
+        }
+        // It may get lost, or be refused: then the others notice by themselves.
+        let until = clock::monotonic().plus(cluster.hand_over_wait);
+        while Leadership::of(&self.metrics).is_own && clock::monotonic() < until {
+            runtime::sleep(RETRY_PAUSE).await;
+        }
+    }
+
+    fn furthest(&self) -> Option<Seat> {
+        let metrics = self.metrics.borrow_watched();
+        let voters = metrics.membership_config.voter_ids().filter(|seat| *seat != metrics.id);
+        let matched = |seat: &Seat| metrics.replication.as_ref()?.get(seat).copied().flatten();
+        voters.max_by_key(matched)
     }
 
     async fn note_bytes(&mut self, bytes: u64) {

@@ -258,6 +258,7 @@ impl Quorum {
         let cluster = settings.peers.is_some().then(|| ClusterLeader {
             cluster_id: settings.cluster_id.clone(),
             commit_wait: COMMIT_WAIT_MIN.max(settings.timing.election_max.saturating_mul(4)),
+            hand_over_wait: settings.timing.election_max,
             undecided: None,
         });
         let is_alone = cluster.is_none();
