@@ -63,7 +63,7 @@ WORKLOADS = (
     produce("1-topic-1-partition-1kb-acks-1", "As fast as the broker takes it, acks=1.", arguments=("--acks", "1")),
     produce("1-topic-1-partition-1kb-idempotent", "As fast as the broker takes it, with producer ids and sequences.", arguments=("--idempotent",)),
     produce("1-topic-1-partition-1kb-transactional", "As fast as the broker takes it, in transactions of 100 ms.",
-            arguments=("--transactional", "--transaction-duration", "100"), peers=BROKERS),
+            arguments=("--transactional", "--transaction-duration", "100"), peers=BROKERS, in_smoke=True),
     produce("1-topic-1-partition-1kb-lz4", "As fast as the broker takes it, compressed with lz4; bytes are those before compression.",
             arguments=("--compression", "lz4")),
     Workload("1-topic-1-partition-1kb-lone", "paced", "1,000 requests per second, each a record alone, acks=1.",
