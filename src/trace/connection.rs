@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::decode::{Decoded, acks, decode};
+use super::decode::{Context, Decoded, Replace, acks, decode};
 use super::json::Json;
 use super::listen::Shared;
 use super::schema::{Direction, Message};
@@ -104,6 +104,8 @@ struct Open {
     sent_at: Monotonic,
     /// Its line was printed; so will be its answer's.
     is_shown: bool,
+    /// What its answer says of what it set is not shown.
+    has_secrets: bool,
 }
 
 /// What the header of a request says.
@@ -140,7 +142,7 @@ impl Requests {
         let shared = &self.shared;
         let message = shared.schemas.find(head.key, Direction::Request);
         let nothing = |_: &Address| None;
-        let decoded = shared.decode(message, head.version, &body, &nothing);
+        let decoded = shared.decode(message, head.version, &body, &nothing, false);
         if self.is_sasl && !decoded.as_ref().is_ok_and(|decoded| decoded.left == 0) {
             return self.pass(frame);
         }
@@ -158,7 +160,9 @@ impl Requests {
             if open.len() >= REQUESTS_OPEN_MAX {
                 return Err(io::Error::other(format!("{REQUESTS_OPEN_MAX} requests wait for their answers")));
             }
-            open.push_back(Open { head, sent_at: monotonic(), is_shown });
+            // What could not be read may have some.
+            let has_secrets = decoded.map_or(true, |decoded| decoded.has_secrets);
+            open.push_back(Open { head, sent_at: monotonic(), is_shown, has_secrets });
         }
         send(&mut self.to, frame, None)
     }
@@ -221,7 +225,7 @@ impl Answers {
         }
         let replace = |address: &Address| shared.directory.replacement(address, self.local);
         let decoded = match header {
-            Ok(()) => shared.decode(message, version, &body, &replace),
+            Ok(()) => shared.decode(message, version, &body, &replace, open.has_secrets),
             Err(error) => Err(error.to_string()),
         };
         if open.is_shown || shared.is_wanted(head, message, &body, &decoded).0 {
@@ -252,13 +256,15 @@ impl Shared {
         message: Option<&Message>,
         version: i16,
         body: &Bytes,
-        replace: &dyn Fn(&Address) -> Option<Address>,
+        replace: Replace<'_>,
+        hides_reasons: bool,
     ) -> Result<Decoded, String> {
         let message = message.ok_or("no API of this key is known")?;
         if !message.has(version) {
             return Err(format!("only versions {} to {} are known", message.min, message.max));
         }
-        decode(message, version, body, &self.config, &self.names, replace).map_err(|error| error.to_string())
+        let context = Context { config: &self.config, names: &self.names, replace, hides_reasons };
+        decode(message, version, body, context).map_err(|error| error.to_string())
     }
 
     /// Whether the filter lets it through, and the acknowledgements that it asks for.

@@ -34,6 +34,8 @@ pub struct Decoded {
     pub rewritten: Option<Bytes>,
     /// Bytes behind the last field.
     pub left: usize,
+    /// It sets configs whose values are not shown: what its answer says of them must not be either.
+    pub has_secrets: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -65,19 +67,30 @@ impl TopicNames {
 /// Finds what stands in for a broker's address.
 pub type Replace<'a> = &'a dyn Fn(&Address) -> Option<Address>;
 
+/// What a message is read with.
+#[derive(Clone, Copy)]
+pub struct Context<'a> {
+    pub config: &'a Config,
+    pub names: &'a TopicNames,
+    pub replace: Replace<'a>,
+    /// It answers what has secrets, and a reason may repeat them: Kafka's name the value that was wrong.
+    pub hides_reasons: bool,
+}
+
 pub fn decode(
     message: &Message,
     version: i16,
     body: &Bytes,
-    config: &Config,
-    names: &TopicNames,
-    replace: Replace<'_>,
+    context: Context<'_>,
 ) -> Result<Decoded, DecodeError> {
+    let Context { config, names, replace, hides_reasons } = context;
     let mut walk = Walk {
         version,
         flexible: version >= message.flexible,
         json: Json::new(config.line_bytes_max),
         with_records: config.records,
+        hides_reasons,
+        has_secrets: false,
         sets_configs: matches!(message.name, "AlterConfigs" | "IncrementalAlterConfigs"),
         around: Around::default(),
         mentions: Mentions::default(),
@@ -93,7 +106,8 @@ pub fn decode(
         walk.out.extend_from_slice(&body[walk.copied..]);
         Bytes::from(walk.out)
     });
-    Ok(Decoded { json: walk.json.into_text(), mentions: walk.mentions, rewritten, left })
+    let (json, has_secrets) = (walk.json.into_text(), walk.has_secrets);
+    Ok(Decoded { json, mentions: walk.mentions, rewritten, left, has_secrets })
 }
 
 /// The acknowledgements that a Produce request asks for, also when what follows them cannot be read.
@@ -121,6 +135,8 @@ struct Walk<'a> {
     flexible: bool,
     json: Json,
     with_records: bool,
+    hides_reasons: bool,
+    has_secrets: bool,
     /// It is a request that sets configs.
     sets_configs: bool,
     around: Around,
@@ -224,6 +240,7 @@ impl Walk<'_> {
                 self.string(cursor)?;
                 let place = start..self.json.position();
                 if self.is_secret(seen.topic.as_deref()) {
+                    self.has_secrets = true;
                     self.json.replace(place, HIDDEN);
                 } else {
                     seen.value = Some(place);
@@ -236,6 +253,11 @@ impl Walk<'_> {
                 if let Some(place) = seen.value.take().filter(|_| is_sensitive) {
                     self.json.replace(place, HIDDEN);
                 }
+            }
+            ("errorMessage", Kind::String) if self.hides_reasons => {
+                let start = self.json.position();
+                self.string(cursor)?;
+                self.json.replace(start..self.json.position(), HIDDEN);
             }
             (name, Kind::Bytes) if is_secret_field(name) => match cursor.reader.bytes(self.flexible)? {
                 Some(bytes) => self.json.length(bytes.len()),

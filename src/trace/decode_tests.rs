@@ -60,7 +60,8 @@ fn read(
     let local = IpAddr::from([127, 0, 0, 1]);
     let replace =
         |address: &Address| (address.port == 9092).then(|| directory.replacement(address, local)).flatten();
-    let decoded = decode(message, version, body, config, names, &replace)?;
+    let context = Context { config, names, replace: &replace, hides_reasons: false };
+    let decoded = decode(message, version, body, context)?;
     let json =
         serde_json::from_str(&decoded.json).unwrap_or_else(|error| panic!("{error}: {}", decoded.json));
     Ok((decoded, json))
@@ -365,7 +366,8 @@ fn garbage_is_an_error_without_the_memory_for_it() {
         state ^= state << 17;
         state
     };
-    for _ in 0..20_000 {
+    let (config, names) = (config(), TopicNames::default());
+    for n in 0..20_000 {
         let key = (random() % 95) as i16;
         let direction = if random() % 2 == 0 { Direction::Request } else { Direction::Response };
         let Some(message) = schemas.find(key, direction) else { continue };
@@ -373,12 +375,14 @@ fn garbage_is_an_error_without_the_memory_for_it() {
         let body: Bytes =
             (0..random() % 60).map(|_| if random() % 3 == 0 { 0xff } else { random() as u8 }).collect();
         // Whatever comes: no panic, and what is told is JSON.
-        if let Ok(decoded) = decode(message, version, &body, &config(), &TopicNames::default(), &|_| None) {
+        let context =
+            Context { config: &config, names: &names, replace: &|_| None, hides_reasons: n % 2 == 0 };
+        if let Ok(decoded) = decode(message, version, &body, context) {
             assert!(serde_json::from_str::<Value>(&decoded.json).is_ok(), "{}", decoded.json);
         }
     }
     let huge = Bytes::from_static(&[0xff, 0xff, 0xff, 0xff, 0x0f]);
-    let outcome = read(ApiKey::Metadata, Direction::Request, 12, &huge, &config(), &TopicNames::default());
+    let outcome = read(ApiKey::Metadata, Direction::Request, 12, &huge, &config, &names);
     assert!(matches!(outcome, Err(DecodeError::Count { .. })));
 }
 

@@ -158,3 +158,41 @@ fn tokens_that_have_no_header_are_not_taken_for_one() {
     assert!(!lines.iter().any(|line| line.to_string().contains("hunt")), "{lines:?}");
     assert_eq!(lines[4]["api"], "ApiVersions");
 }
+
+/// IncrementalAlterConfigs 0: one config of the broker 1.
+fn set_config(correlation: i32, name: &str, value: &str) -> Vec<u8> {
+    let string = |text: &str| [&(text.len() as i16).to_be_bytes()[..], text.as_bytes()].concat();
+    let one = 1i32.to_be_bytes();
+    let config = [&one[..], &string(name), &[0], &string(value)].concat();
+    request(44, 0, correlation, &[&one[..], &[4], &string("1"), &config, &[0]].concat())
+}
+
+/// Its answer: INVALID_CONFIG and a reason.
+fn refusal(correlation: i32, reason: &str) -> Vec<u8> {
+    let reason = [&(reason.len() as i16).to_be_bytes()[..], reason.as_bytes()].concat();
+    let result = [&40i16.to_be_bytes()[..], &reason, &[4, 0, 1, b'1']].concat();
+    [&correlation.to_be_bytes()[..], &[0; 4], &1i32.to_be_bytes(), &result].concat()
+}
+
+#[test]
+fn a_reason_that_may_repeat_a_password_is_not_shown_and_reaches_the_client() {
+    let (mut client, mut broker, _listening, lines) = connect();
+    let asked =
+        [("ssl.keystore.password", "hunter2"), ("log.retention.ms", "soon"), ("some.plugin", "hunter2")];
+    for (correlation, (name, value)) in (1..).zip(asked) {
+        send(&mut client, &set_config(correlation, name, value));
+        receive(&mut broker);
+        let answer = refusal(correlation, &format!("Invalid value {value} for configuration {name}"));
+        send(&mut broker, &answer);
+        assert_eq!(receive(&mut client), answer);
+    }
+    let lines = lines.read();
+    let reasons: Vec<&serde_json::Value> = lines
+        .iter()
+        .filter(|line| line["kind"] == "response")
+        .map(|line| &line["body"]["responses"][0]["errorMessage"])
+        .collect();
+    let wanted = ["[hidden]", "Invalid value soon for configuration log.retention.ms", "[hidden]"];
+    assert_eq!(reasons, wanted);
+    assert!(!lines.iter().any(|line| line.to_string().contains("hunter2")), "{lines:?}");
+}
