@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use uuid::Uuid;
 
-use self::file::{Step, Walk, controls};
+use self::file::{Step, Walk, controls, voters};
 use super::image::{ConfigResource, PartitionImage};
 use super::names::check_topic_name;
 use super::record::Record;
@@ -53,6 +53,8 @@ pub struct KafkaMetadata {
     names: BTreeSet<TopicName>,
     configs: BTreeMap<ConfigResource, BTreeMap<String, String>>,
     next_producer_id: ProducerId,
+    /// Who keeps this log, when the log says it.
+    voters: Option<Vec<BrokerId>>,
     /// The records of a metadata transaction (KIP-868), until it ends.
     transaction: Option<Vec<(Offset, Bytes)>>,
     /// What is not taken over: kinds of records and names of configs, each with how often it came.
@@ -89,8 +91,8 @@ impl KafkaMetadata {
             };
             if batch.head().attributes().is_control() {
                 let kinds = controls(&batch).map_err(|what| walk.damaged(what))?;
-                is_begun |= kinds.first() == Some(&ControlType::SnapshotHeader);
-                is_ended = kinds.last() == Some(&ControlType::SnapshotFooter);
+                is_begun |= kinds.first().is_some_and(|(kind, _)| *kind == ControlType::SnapshotHeader);
+                is_ended = kinds.last().is_some_and(|(kind, _)| *kind == ControlType::SnapshotFooter);
             }
             if !is_begun {
                 return Err(walk.damaged("the snapshot has no header"));
@@ -139,6 +141,11 @@ impl KafkaMetadata {
         self.topics.len()
     }
 
+    /// The controllers that keep this log together; `None` where the log does not say it, as before KIP-853.
+    pub fn voters(&self) -> Option<&[BrokerId]> {
+        self.voters.as_deref()
+    }
+
     /// The records that make the same state, for a cluster whose only broker is `node`.
     pub fn into_records(mut self, node: BrokerId) -> Result<Vec<Record>, KafkaMetadataError> {
         let mut records = Vec::new();
@@ -180,11 +187,16 @@ impl KafkaMetadata {
         if head.next_offset() <= from {
             return Ok(());
         }
-        // Leaders, voters, heads and feet of snapshots: Raft's own business.
+        let offset = head.base_offset();
+        // Leaders, versions, heads and feet of snapshots are Raft's own business.
         if head.attributes().is_control() {
+            let at = |what: String| KafkaMetadataError::Record { offset, what };
+            let records = controls(batch).map_err(at)?;
+            for (_, record) in records.iter().filter(|(kind, _)| *kind == ControlType::KraftVoters) {
+                self.voters = Some(voters(record).map_err(|error| at(text(error)))?);
+            }
             return Ok(());
         }
-        let offset = head.base_offset();
         let unreadable = |error: ReadError| KafkaMetadataError::Record { offset, what: error.to_string() };
         let mut scratch = Vec::new();
         let records =

@@ -2,12 +2,20 @@
 //! with its header and ends with its footer (`Snapshots`, `RecordsSnapshotReader`). What is not so is damaged; nothing
 //! is passed over. No IO.
 
+use bytes::Bytes;
+use uuid::Uuid;
+
 use super::KafkaMetadataError;
-use crate::base::Offset;
+use crate::base::{BrokerId, Offset};
+use crate::wire::read::{DecodeError, Reader};
 use crate::wire::record::{BatchView, ControlType, HEAD_LEN, MAGIC};
 
 /// Where the format's number stands in a batch.
 const MAGIC_AT: usize = 16;
+/// An endpoint of a voter: two empty names, a port, no tagged fields.
+const ENDPOINT_LEN_MIN: usize = 5;
+/// A voter: its id, its directory's, no endpoints, two versions with no tagged fields behind them, and none of its own.
+const VOTER_LEN_MIN: usize = 27;
 
 /// How a segment ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -90,8 +98,8 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// What a control batch says.
-pub(super) fn controls(batch: &BatchView<'_>) -> Result<Vec<ControlType>, String> {
+/// What a control batch says: kinds and values.
+pub(super) fn controls(batch: &BatchView<'_>) -> Result<Vec<(ControlType, Bytes)>, String> {
     let mut scratch = Vec::new();
     let records =
         batch.records(&mut scratch, super::DECOMPRESSED_BYTES_MAX).map_err(|error| error.to_string())?;
@@ -99,7 +107,31 @@ pub(super) fn controls(batch: &BatchView<'_>) -> Result<Vec<ControlType>, String
         .map(|record| {
             let record = record.map_err(|error| error.to_string())?;
             let kind = record.key.and_then(ControlType::from_key);
-            kind.ok_or_else(|| format!("the control record of offset {} says no kind", record.offset))
+            let kind =
+                kind.ok_or_else(|| format!("the control record of offset {} says no kind", record.offset))?;
+            Ok((kind, Bytes::copy_from_slice(record.value.unwrap_or_default())))
         })
         .collect()
+}
+
+/// Who votes, as a `VotersRecord` says it (KIP-853).
+pub(super) fn voters(record: &Bytes) -> Result<Vec<BrokerId>, DecodeError> {
+    let mut reader = Reader::new(record);
+    let _version = reader.i16()?;
+    let count = reader.elements(true, VOTER_LEN_MIN)?;
+    let mut voters = Vec::with_capacity(count);
+    for _ in 0..count {
+        voters.push(BrokerId(reader.i32()?));
+        reader.skip(size_of::<Uuid>())?;
+        for _ in 0..reader.elements(true, ENDPOINT_LEN_MIN)? {
+            let (_listener, _host) = (reader.string(true)?, reader.string(true)?);
+            reader.skip(size_of::<u16>())?;
+            reader.skip_tagged_fields(true)?;
+        }
+        // The versions of Raft's protocol that it has.
+        reader.skip(2 * size_of::<i16>())?;
+        reader.skip_tagged_fields(true)?;
+        reader.skip_tagged_fields(true)?;
+    }
+    Ok(voters)
 }

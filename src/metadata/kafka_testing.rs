@@ -69,15 +69,26 @@ pub(crate) fn batch(base: i64, records: &[Vec<u8>]) -> Vec<u8> {
     builder.finish().expect("encodes").to_vec()
 }
 
-fn control(base: i64, kind: ControlType) -> Vec<u8> {
+fn control(base: i64, kind: ControlType, value: &[u8]) -> Vec<u8> {
     let mut builder = BatchBuilder::new(Offset(base), Compression::NONE).with_control();
-    builder.append(Timestamp(1), Some(&kind.to_key()), Some(&[0, 0]), &[]);
+    builder.append(Timestamp(1), Some(&kind.to_key()), Some(value), &[]);
     builder.finish().expect("encodes").to_vec()
+}
+
+/// A batch that says who keeps the log (KIP-853).
+pub(crate) fn voters(base: i64, ids: &[i32]) -> Vec<u8> {
+    let voter = |voter: &i32| {
+        let endpoint = [text("CONTROLLER"), text("host"), vec![0x23, 0x85, 0]].concat();
+        [voter.to_be_bytes().to_vec(), id(9), vec![2], endpoint, vec![0, 0, 0, 1, 0, 0]].concat()
+    };
+    let voters: Vec<u8> = ids.iter().flat_map(voter).collect();
+    let value = [&[0, 0, ids.len() as u8 + 1], voters.as_slice(), &[0]].concat();
+    control(base, ControlType::KraftVoters, &value)
 }
 
 /// A snapshot of these records, whole.
 pub(crate) fn snapshot(records: &[Vec<u8>]) -> Vec<u8> {
-    let footer = control(1 + records.len() as i64, ControlType::SnapshotFooter);
+    let footer = control(1 + records.len() as i64, ControlType::SnapshotFooter, &[0, 0]);
     let state = if records.is_empty() { Vec::new() } else { batch(1, records) };
-    [control(0, ControlType::SnapshotHeader), state, footer].concat()
+    [control(0, ControlType::SnapshotHeader, &[0, 0]), state, footer].concat()
 }

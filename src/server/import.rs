@@ -10,9 +10,11 @@
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use serde::Deserialize;
+
 use crate::base::{BrokerId, Offset};
-use crate::io::Files;
 use crate::io::threads::FileThreads;
+use crate::io::{DirEntry, Files};
 use crate::metadata::{ConfigRules, KafkaMetadata, Record, State};
 use crate::raft::{Begin, Quorum, Settings};
 
@@ -25,6 +27,13 @@ const MARK_FILE: &str = "kuring-takeover";
 /// Segments and snapshots are read whole.
 const FILE_BYTES_MAX: usize = 1 << 30;
 const OFFSET_DIGITS: usize = 20;
+/// What Raft notes beside the log: among other things who votes, where the log does not say it.
+const QUORUM_STATE_FILE: &str = "quorum-state";
+/// Where each leader's epoch begins, one a line behind a version and a count.
+const EPOCHS_FILE: &str = "leader-epoch-checkpoint";
+const EPOCHS_HEAD_LINES: usize = 2;
+/// A file of a few lines.
+const NOTE_BYTES_MAX: usize = 16 << 20;
 
 /// Where all this happens.
 #[derive(Clone, Debug)]
@@ -144,6 +153,7 @@ impl<F: Files> Place<F> {
 fn read<F: Files>(files: &F, dir: &Path, node: BrokerId) -> Result<Vec<Record>, String> {
     let metadata = read_log(files, dir)?;
     let at = |what: String| format!("{}: {what}", dir.display());
+    check_voters(files, dir, &metadata, node)?;
     let (topics, left_out) = (metadata.topic_count(), metadata.left_out());
     let records = metadata.into_records(node).map_err(|error| at(error.to_string()))?;
     // What is written must apply, now and at each start after.
@@ -171,9 +181,8 @@ fn read_log<F: Files>(files: &F, dir: &Path) -> Result<KafkaMetadata, String> {
         found.sort();
         found
     };
-    let (mut metadata, mut from, mut reached) = (KafkaMetadata::default(), Offset::ZERO, Offset::ZERO);
+    let (mut metadata, mut from) = (KafkaMetadata::default(), Offset::ZERO);
     for (offset, path) in named(snapshot_offset).into_iter().rev() {
-        reached = reached.max(offset);
         match KafkaMetadata::of_snapshot(&whole(&path)?) {
             Ok(snapshot) => {
                 (metadata, from) = (snapshot, offset);
@@ -213,13 +222,104 @@ fn read_log<F: Files>(files: &F, dir: &Path) -> Result<KafkaMetadata, String> {
         }
         next = end.next;
     }
-    if next < reached && from < reached {
+    if let Some((reached, witness)) = reached(files, dir, &names)?
+        && next < reached
+        && from < reached
+    {
         return Err(format!(
-            "{}: the log ends at offset {next}, and a snapshot that is not whole says that it reached {reached}",
+            "{}: the log ends at offset {next}, and by {witness} it reached {reached}: what is between them is missing",
             dir.display()
         ));
     }
     Ok(metadata)
+}
+
+/// How far the log has been by what lies beside it, and which file says so: a snapshot, one of its producers (a clean stop
+/// leaves one at the log's end), the index of a segment that is gone, the beginning of a leader's epoch.
+fn reached<F: Files>(files: &F, dir: &Path, names: &[DirEntry]) -> Result<Option<(Offset, String)>, String> {
+    let is_there = |name: &str| names.iter().any(|entry| entry.name == name);
+    let by_name = names.iter().filter_map(|entry| {
+        let name = entry.name.as_str();
+        let of_snapshot = snapshot_offset(name).or_else(|| digits(name.strip_suffix(".snapshot")?));
+        let of_lost_segment = || {
+            let number = name.strip_suffix(".index").or_else(|| name.strip_suffix(".timeindex"))?;
+            let base = digits(number)?;
+            // It had a record at least.
+            (!is_there(&format!("{number}.log"))).then_some(Offset(base.0 + 1))
+        };
+        Some((of_snapshot.or_else(of_lost_segment)?, entry.name.clone()))
+    });
+    let mut all: Vec<(Offset, String)> = by_name.collect();
+    if is_there(EPOCHS_FILE) {
+        let text = note(files, &dir.join(EPOCHS_FILE))?;
+        let text = String::from_utf8_lossy(&text);
+        let starts = text.lines().skip(EPOCHS_HEAD_LINES).filter_map(|line| line.split_whitespace().nth(1));
+        let last = starts.filter_map(|start| start.parse().ok()).max();
+        all.extend(last.map(|start| (Offset(start), EPOCHS_FILE.to_owned())));
+    }
+    Ok(all.into_iter().max())
+}
+
+/// What Raft notes in a file of Kafka's `FileQuorumStateStore`.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct QuorumState {
+    current_voters: Option<Vec<Voter>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Voter {
+    voter_id: i32,
+}
+
+/// Refuses a log that several controllers keep: this copy may lack what the others have, and have what they never
+/// agreed to.
+fn check_voters<F: Files>(
+    files: &F,
+    dir: &Path,
+    metadata: &KafkaMetadata,
+    node: BrokerId,
+) -> Result<(), String> {
+    let voters = match metadata.voters() {
+        Some(voters) => voters.to_vec(),
+        None => noted_voters(files, &dir.join(QUORUM_STATE_FILE))?,
+    };
+    match voters.as_slice() {
+        [] => Ok(()),
+        [voter] if *voter == node => Ok(()),
+        [voter] => {
+            tracing::warn!(
+                from = %dir.display(),
+                controller = voter.0,
+                "this is a broker's copy of another node's log: what only that node has is not taken over"
+            );
+            Ok(())
+        }
+        several => {
+            let ids: Vec<String> = several.iter().map(|voter| voter.0.to_string()).collect();
+            Err(format!(
+                "{}: the controllers {} keep this log together: this copy may lack what the others have, and have what \
+                 they never agreed to; kuring takes over the log of a single controller",
+                dir.display(),
+                ids.join(", ")
+            ))
+        }
+    }
+}
+
+fn noted_voters<F: Files>(files: &F, path: &Path) -> Result<Vec<BrokerId>, String> {
+    if !files.exists(path).map_err(|error| format!("{}: {error}", path.display()))? {
+        return Ok(Vec::new());
+    }
+    let state: QuorumState = serde_json::from_slice(&note(files, path)?)
+        .map_err(|error| format!("{}: who votes cannot be read: {error}", path.display()))?;
+    let voters = state.current_voters.unwrap_or_default();
+    Ok(voters.into_iter().map(|voter| BrokerId(voter.voter_id)).collect())
+}
+
+fn note<F: Files>(files: &F, path: &Path) -> Result<Vec<u8>, String> {
+    files.read_small(path, NOTE_BYTES_MAX).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// `<offset>.log`

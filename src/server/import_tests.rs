@@ -10,7 +10,7 @@ use crate::io::mem::{Crash, Fault, MemFiles};
 use crate::io::runtime::run_shard;
 use crate::io::{FileHandle, OpenMode};
 use crate::metadata::ConfigResource;
-use crate::metadata::kafka_testing::{TOPIC, batch, new_leader, partition, snapshot, topic};
+use crate::metadata::kafka_testing::{TOPIC, batch, new_leader, partition, snapshot, topic, voters};
 use crate::metadata::testing::FewRules;
 
 const NODE: BrokerId = BrokerId(1);
@@ -107,6 +107,64 @@ fn what_is_missing_stops_the_start_with_file_and_offset() {
     refused(&[first.clone(), (NEWER, whole[..50].to_vec())], &["ends at offset 2", "reached 4"]);
     let records = [one("a", TOPIC).to_vec(), vec![new_leader(77, 0, 1)]].concat();
     refused(&[(FIRST, batch(0, &records))], &[FIRST, "the record of offset 2"]);
+}
+
+#[test]
+fn a_log_whose_last_segment_is_gone_is_refused_by_what_lies_beside_it() {
+    let [first, second, third] = segments();
+    let witnesses = [
+        // Of a clean stop, of a segment whose records are gone, of a later leader.
+        ("00000000000000000006.snapshot", Vec::new(), "reached 6"),
+        ("00000000000000000004.index", Vec::new(), "reached 5"),
+        ("00000000000000000004.timeindex", Vec::new(), "reached 5"),
+        ("leader-epoch-checkpoint", b"0\n2\n1 0\n3 5\n".to_vec(), "reached 5"),
+    ];
+    for (name, bytes, wanted) in witnesses {
+        let whole = [first.clone(), second.clone(), third.clone(), (name, bytes.clone())];
+        assert_eq!(topics(&whole).map(|topics| topics.len()), Ok(3), "{name}");
+        let refused = topics(&[first.clone(), second.clone(), (name, bytes)]).expect_err(name);
+        assert!(
+            ["ends at offset 4", name, wanted].iter().all(|wanted| refused.contains(wanted)),
+            "{refused}"
+        );
+    }
+    // What is behind the last record is no loss.
+    let before = ("00000000000000000004.snapshot", Vec::new());
+    let old = ("00000000000000000000.index", Vec::new());
+    assert_eq!(topics(&[first, second, before, old]).map(|topics| topics.len()), Ok(2));
+}
+
+#[test]
+fn a_log_that_several_controllers_keep_is_refused() {
+    let log = |voters: Vec<Vec<u8>>| (FIRST, [batch(0, &one("a", TOPIC)), voters.concat()].concat());
+    let noted = |voters: &str| {
+        let text = format!(r#"{{"leaderId":1,"leaderEpoch":2,"votedId":-1,{voters}"data_version":0}}"#);
+        (QUORUM_STATE_FILE, text.into_bytes())
+    };
+    let three = noted(r#""currentVoters":[{"voterId":1},{"voterId":2},{"voterId":3}],"#);
+    let several = [
+        vec![log(Vec::new()), three.clone()],
+        vec![log(vec![voters(2, &[1]), voters(3, &[1, 2, 3])])],
+        // The log knows better.
+        vec![log(vec![voters(2, &[1, 2, 3])]), noted(r#""currentVoters":[{"voterId":1}],"#)],
+    ];
+    for contents in several {
+        let refused = topics(&contents).expect_err("refused");
+        assert!(refused.contains("the controllers 1, 2, 3 keep this log together"), "{refused}");
+    }
+    let alone = [
+        vec![log(Vec::new())],
+        vec![log(Vec::new()), noted(r#""currentVoters":[{"voterId":1}],"#)],
+        // A broker's copy, and a quorum that was made one of this node alone.
+        vec![log(Vec::new()), noted(r#""currentVoters":[{"voterId":3000}],"#)],
+        vec![log(vec![voters(2, &[1, 2, 3]), voters(3, &[1])]), noted("")],
+        vec![log(vec![voters(2, &[1, 2, 3]), voters(3, &[1])]), three],
+    ];
+    for contents in alone {
+        assert_eq!(topics(&contents), Ok(vec!["a".into()]));
+    }
+    let garbled = topics(&[log(Vec::new()), (QUORUM_STATE_FILE, b"half".to_vec())]).expect_err("refused");
+    assert!(garbled.contains(QUORUM_STATE_FILE), "{garbled}");
 }
 
 #[test]
