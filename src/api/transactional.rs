@@ -1,6 +1,7 @@
 //! Transactional batches of a produce request: whose they are, and whether their transaction has their partitions
 //! (KIP-890). Those that fail are answered and taken out before anything is queued.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -83,11 +84,14 @@ pub(super) async fn verify_shares(
     let operation = Operation::of_produce(version);
     let (places, candidates) = candidates(image, shares);
     let candidates: Rc<[Candidate]> = candidates.into();
-    let work = verdicts(client.clone(), operation, transaction.clone(), candidates.clone());
+    let is_waited_for = Rc::new(Cell::new(true));
+    let work =
+        verdicts(client.clone(), operation, transaction.clone(), candidates.clone(), is_waited_for.clone());
     let enough = pin!(wait_long_enough(client, timeout));
     let verdicts = match unless(Box::pin(work), enough).await {
         Ok(verdicts) => verdicts,
         Err(late) => {
+            is_waited_for.set(false);
             let (client, count) = (client.clone(), candidates.len());
             // The owners have to be told that nobody will use what they gave.
             spawn(Queue::Serve, "late verification", async move {
@@ -142,17 +146,36 @@ async fn verdicts(
     operation: Operation,
     transaction: Transaction,
     candidates: Rc<[Candidate]>,
+    is_waited_for: Rc<Cell<bool>>,
 ) -> Vec<Verdict> {
     let settings = &client.shard.config().transactions;
     let give_up = clock::monotonic().plus(settings.add_retry_max.min(PATIENCE_MAX));
+    let goes_on = || operation == Operation::Add && is_waited_for.get() && clock::monotonic() < give_up;
+    let ask = || verify(&client, &transaction.id, transaction.producer, operation, &candidates);
+    let pause = || client.shard.sleep(settings.add_retry_pause);
+    ask_while_busy(ask, pause, goes_on).await
+}
+
+/// Asks again after a pause while the last transaction of a quick producer is still on its way to the end, as long as
+/// `goes_on` says so.
+async fn ask_while_busy<A, P>(
+    mut ask: impl FnMut() -> A,
+    mut pause: impl FnMut() -> P,
+    goes_on: impl Fn() -> bool,
+) -> Vec<Verdict>
+where
+    A: Future<Output = Vec<Verdict>>,
+    P: Future<Output = ()>,
+{
     loop {
-        let verdicts = verify(&client, &transaction.id, transaction.producer, operation, &candidates).await;
-        // The last transaction of a quick producer may still be on its way to the end.
-        let is_busy = verdicts.contains(&Err(ErrorCode::ConcurrentTransactions));
-        if !is_busy || operation != Operation::Add || clock::monotonic() >= give_up {
+        let verdicts = ask().await;
+        if !verdicts.contains(&Err(ErrorCode::ConcurrentTransactions)) || !goes_on() {
             return verdicts;
         }
-        client.shard.sleep(settings.add_retry_pause).await;
+        pause().await;
+        if !goes_on() {
+            return verdicts;
+        }
     }
 }
 
@@ -178,10 +201,11 @@ fn candidates(image: &Image, shares: &[Share<AppendPart, Place>]) -> (Vec<At>, V
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
+    use futures::FutureExt;
 
     use super::*;
     use crate::io::runtime::{run_shard, sleep, yield_now};
+    use crate::log::Claim;
 
     #[test]
     fn what_is_not_waited_for_any_more_can_go_on() {
@@ -204,5 +228,26 @@ mod tests {
             let forever = pin!(std::future::pending());
             assert_eq!(unless(Box::pin(async { 8 }), forever).await.ok(), Some(8));
         });
+    }
+
+    #[test]
+    fn a_busy_coordinator_is_asked_again_while_somebody_waits_for_the_verdict() {
+        let busy = || vec![Ok(Claim::Open), Err(ErrorCode::ConcurrentTransactions)];
+        let (asked, is_waited_for) = (Cell::new(0), Cell::new(true));
+        let ask = || {
+            asked.set(asked.get() + 1);
+            std::future::ready(if asked.get() < 3 { busy() } else { vec![Ok(Claim::Open)] })
+        };
+        let pause = || std::future::ready(());
+        let verdicts = ask_while_busy(ask, pause, || is_waited_for.get()).now_or_never();
+        assert_eq!((verdicts, asked.take()), (Some(vec![Ok(Claim::Open)]), 3));
+
+        // The connection breaks while the coordinator is given its time.
+        let pause = || {
+            is_waited_for.set(false);
+            std::future::ready(())
+        };
+        let verdicts = ask_while_busy(ask, pause, || is_waited_for.get()).now_or_never();
+        assert_eq!((verdicts, asked.take()), (Some(busy()), 1));
     }
 }
