@@ -90,6 +90,19 @@ impl Appends {
         self.queue.borrow_mut().push_back(Queued { partition, content, ticket });
         self.ready.notify();
     }
+
+    /// Takes out what is queued for a partition.
+    pub fn take_of(&self, partition: PartitionIndex) -> Vec<Ticket> {
+        let mut taken = Vec::new();
+        self.queue.borrow_mut().retain(|queued| {
+            let stays = queued.partition != partition;
+            if !stays {
+                taken.push(queued.ticket);
+            }
+            stays
+        });
+        taken
+    }
 }
 
 /// Sends what is queued, for ever.

@@ -1,10 +1,9 @@
 //! Shard 0's driver of the group coordinator: hands requests and time to
 //! [`crate::coordinator::Coordinator`] and does what it asks for. The driver decides nothing about groups.
 //!
-//! Appends go through [`super::coordinator_log`]; loading is in [`super::group_loader`].
+//! Appends go through [`super::coordinator_log`], partitions come by [`super::leaderships`].
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
@@ -14,8 +13,9 @@ use std::time::Duration;
 
 use slab::Slab;
 
-use super::coordinator_log::{Appending, Appends, send_appends};
+use super::coordinator_log::{Appending, Appends, LoadError, send_appends};
 use super::internal_topics::CONSUMER_OFFSETS;
+use super::leaderships::{self, Leaderships, Load, Loading};
 use crate::base::clock::{self, Monotonic, Now};
 use crate::base::random::Random;
 use crate::base::{Offset, PartitionIndex, TopicId, TopicName};
@@ -23,20 +23,17 @@ use crate::coordinator::{Client, Coordinator, Effect, ReplyToken, Request, Ticke
 use crate::io::runtime::{Notify, Queue, spawn};
 use crate::metadata::Image;
 use crate::shard::messages::{ControlReply, Reply};
-use crate::shard::{Answer, PartitionKey, Shard};
+use crate::shard::{Answer, Shard};
 use crate::wire::ErrorCode;
+use crate::wire::record::{BatchView, EndTxnMarker};
 
-/// Requests that wait for one partition to be loaded; further ones are told to ask again.
-const WAITING_MAX: usize = 1024;
+/// A batch larger than this when decompressed is not one of a coordinator's.
+const DECOMPRESSED_MAX: usize = 256 << 20;
 /// How long the timer sleeps when the coordinator waits for nothing.
 const IDLE_SLEEP: Duration = Duration::from_secs(3600);
 
-/// One ownership of a partition, so that a loader sees that it is out of date.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct LoadId(u64);
-
 pub struct Driver {
-    pub(super) shard: Rc<Shard>,
+    shard: Rc<Shard>,
     coordinator: RefCell<Coordinator>,
     /// Who waits; a token is an index here.
     answers: RefCell<Slab<Answer>>,
@@ -45,20 +42,11 @@ pub struct Driver {
     armed_until: Cell<Monotonic>,
     rearm: Notify,
     image: RefCell<Arc<Image>>,
-    /// The topic whose partitions are in `led`.
-    topic: Cell<Option<TopicId>>,
-    led: RefCell<HashMap<PartitionIndex, LoadId>>,
-    next_load: Cell<u64>,
-    /// Requests for partitions whose loading has just begun: it takes milliseconds when the log is short,
-    /// and a client that is told COORDINATOR_LOAD_IN_PROGRESS waits for seconds.
-    waiting: RefCell<HashMap<PartitionIndex, Vec<Waiting>>>,
-    /// To be loaded once all shards know of it.
-    coming: RefCell<Vec<(PartitionKey, LoadId)>>,
-    pub(super) loads: RefCell<VecDeque<(PartitionKey, LoadId)>>,
-    pub(super) loaders: Cell<usize>,
+    leaderships: Leaderships<Waiting>,
 }
 
-struct Waiting {
+/// A request for a partition that is being read.
+pub(super) struct Waiting {
     request: Request,
     client: Client,
     answer: Answer,
@@ -78,13 +66,7 @@ impl Driver {
             armed_until: Cell::new(Monotonic::ZERO),
             rearm: Notify::new(),
             image: RefCell::new(Arc::new(Image::default())),
-            topic: Cell::new(None),
-            led: RefCell::default(),
-            next_load: Cell::new(0),
-            waiting: RefCell::default(),
-            coming: RefCell::default(),
-            loads: RefCell::default(),
-            loaders: Cell::new(0),
+            leaderships: Leaderships::new(),
         });
         spawn(Queue::Control, "coordinator timer", driver.clone().keep_time()).detach();
         spawn(Queue::Control, "coordinator appends", send_appends(driver.clone())).detach();
@@ -97,11 +79,9 @@ impl Driver {
             && !matches!(request, Request::Heartbeat(_))
         {
             let partition = self.coordinator.borrow().partition_of(id);
-            let mut waiting = self.waiting.borrow_mut();
-            if let Some(list) = waiting.get_mut(&partition).filter(|list| list.len() < WAITING_MAX) {
+            if self.leaderships.may_wait(partition) {
                 answer.park();
-                list.push(Waiting { request, client, answer });
-                return;
+                return self.leaderships.wait(partition, Waiting { request, client, answer });
             }
         }
         let key = self.answers.borrow_mut().insert(answer);
@@ -113,29 +93,9 @@ impl Driver {
         }
     }
 
-    /// The cluster is about to change: leaderships of the offsets topic come and go. To be called before the
-    /// shards know it, so that a client which hears of it first finds its request waited for.
+    /// The cluster is about to change. To be called before the shards know it.
     pub fn expect(self: &Rc<Self>, image: &Image) {
-        let topic = image.topic(CONSUMER_OFFSETS);
-        let id = topic.map(|topic| topic.id);
-        if self.topic.replace(id) != id {
-            self.unload_all();
-            if let Some(topic) = topic {
-                let count = topic.partitions.len() as i32;
-                self.coordinator.borrow_mut().set_partition_count(count);
-            }
-        }
-        let Some(topic) = topic else { return };
-        let me = Some(self.shard.settings().broker);
-        for (index, partition) in topic.partitions.iter().enumerate() {
-            let index = PartitionIndex(index as i32);
-            let was_led = self.led.borrow().contains_key(&index);
-            match (was_led, partition.leader == me) {
-                (false, true) => self.load(PartitionKey { topic: topic.id, partition: index }),
-                (true, false) => self.unload(index),
-                _ => {}
-            }
-        }
+        leaderships::expect(self, image.topic(CONSUMER_OFFSETS).map(|topic| &**topic));
     }
 
     /// The cluster has changed, on every shard: what was expected is loaded, and the offsets of deleted
@@ -143,11 +103,7 @@ impl Driver {
     pub fn image_changed(self: &Rc<Self>, image: &Arc<Image>) {
         let old = self.image.replace(image.clone());
         self.drive(|coordinator, _| coordinator.cluster_changed(image.clone()));
-        let coming = std::mem::take(&mut *self.coming.borrow_mut());
-        for load in coming {
-            self.loads.borrow_mut().push_back(load);
-            self.start_loader();
-        }
+        leaderships::read(self);
         let removed = image.changes_since(&old).topics_removed;
         let names: Vec<TopicName> = removed.iter().map(|topic| topic.name.clone()).collect();
         if !names.is_empty() {
@@ -157,8 +113,7 @@ impl Driver {
 
     /// Sends everybody who waits to look for another coordinator: the broker goes down.
     pub fn stop(self: &Rc<Self>) {
-        self.loads.borrow_mut().clear();
-        self.unload_all();
+        leaderships::stop(self);
     }
 
     /// Looks at the coordinator without changing it.
@@ -167,7 +122,7 @@ impl Driver {
     }
 
     /// Runs `act` on the coordinator and does what it asks for.
-    pub(super) fn drive<R>(self: &Rc<Self>, act: impl FnOnce(&mut Coordinator, Now) -> R) -> R {
+    fn drive<R>(self: &Rc<Self>, act: impl FnOnce(&mut Coordinator, Now) -> R) -> R {
         let (result, effects, deadline) = {
             let mut coordinator = self.coordinator.borrow_mut();
             let result = act(&mut coordinator, clock::now());
@@ -182,23 +137,6 @@ impl Driver {
         result
     }
 
-    /// Serves what has waited for a partition: it is loaded, or that takes longer.
-    pub(super) fn release(self: &Rc<Self>, partition: PartitionIndex) {
-        let waiting = self.waiting.borrow_mut().remove(&partition).unwrap_or_default();
-        for Waiting { request, client, answer } in waiting {
-            self.handle(request, client, answer);
-        }
-    }
-
-    /// Whether this ownership of the partition still stands.
-    pub(super) fn is_current(&self, partition: PartitionIndex, load: LoadId) -> bool {
-        self.led.borrow().get(&partition) == Some(&load)
-    }
-
-    pub(super) fn image(&self) -> Arc<Image> {
-        self.image.borrow().clone()
-    }
-
     fn perform(&self, effect: Effect) {
         match effect {
             Effect::Reply { token, response } => {
@@ -207,26 +145,6 @@ impl Driver {
             }
             Effect::Append { partition, content, ticket } => self.appends.push(partition, content, ticket),
         }
-    }
-
-    fn load(self: &Rc<Self>, key: PartitionKey) {
-        let load = LoadId(self.next_load.get());
-        self.next_load.set(load.0 + 1);
-        self.led.borrow_mut().insert(key.partition, load);
-        self.waiting.borrow_mut().entry(key.partition).or_default();
-        self.drive(|coordinator, now| coordinator.load(key.partition, now));
-        self.coming.borrow_mut().push((key, load));
-    }
-
-    fn unload(self: &Rc<Self>, partition: PartitionIndex) {
-        self.led.borrow_mut().remove(&partition);
-        self.drive(|coordinator, now| coordinator.unload(partition, now));
-        self.release(partition);
-    }
-
-    fn unload_all(self: &Rc<Self>) {
-        let led: Vec<PartitionIndex> = self.led.borrow().keys().copied().collect();
-        led.into_iter().for_each(|partition| self.unload(partition));
     }
 
     async fn keep_time(self: Rc<Self>) {
@@ -257,7 +175,7 @@ impl Appending for Driver {
     }
 
     fn topic(&self) -> Option<TopicId> {
-        self.topic.get()
+        self.leaderships.topic()
     }
 
     fn timeout(&self) -> Duration {
@@ -270,5 +188,68 @@ impl Appending for Driver {
                 coordinator.appended(*ticket, result.map(|_| ()), now);
             }
         });
+    }
+}
+
+impl Loading for Driver {
+    const TOPIC: &'static str = CONSUMER_OFFSETS;
+    type Waiting = Waiting;
+
+    fn leaderships(&self) -> &Leaderships<Waiting> {
+        &self.leaderships
+    }
+
+    fn set_partition_count(&self, count: i32) {
+        self.coordinator.borrow_mut().set_partition_count(count);
+    }
+
+    fn begin(self: &Rc<Self>, load: Load) {
+        self.drive(|coordinator, now| coordinator.load(load.key.partition, now));
+    }
+
+    fn replay(self: &Rc<Self>, partition: PartitionIndex, batch: &BatchView<'_>) -> Result<(), LoadError> {
+        let (attributes, producer) = (batch.head().attributes(), batch.head().producer_id());
+        let mut scratch = Vec::new();
+        let records = batch
+            .records(&mut scratch, DECOMPRESSED_MAX)
+            .map_err(|error| LoadError::broken(batch, &error))?;
+        let mut coordinator = self.coordinator.borrow_mut();
+        for record in records {
+            let record = record.map_err(|error| LoadError::broken(batch, &error))?;
+            let Some(key) = record.key else { continue };
+            if attributes.is_control() {
+                let marker = record.value.and_then(|value| EndTxnMarker::from_record(key, value));
+                if let Some(marker) = marker {
+                    coordinator.replay_marker(partition, producer, marker.commit);
+                }
+            } else if attributes.is_transactional() {
+                coordinator.replay_in_transaction(partition, producer, key, record.value);
+            } else {
+                coordinator.replay(partition, key, record.value);
+            }
+        }
+        Ok(())
+    }
+
+    fn loaded(self: &Rc<Self>, load: Load) {
+        let partition = load.key.partition;
+        let image = self.image.borrow().clone();
+        self.drive(|coordinator, now| {
+            coordinator.loaded(partition, now);
+            // Topics that were deleted while nobody looked.
+            let mut gone: Vec<TopicName> = coordinator.committed_topics(partition);
+            gone.retain(|topic| image.topic(topic).is_none());
+            if !gone.is_empty() {
+                coordinator.topics_deleted(&gone, now);
+            }
+        });
+    }
+
+    fn end(self: &Rc<Self>, partition: PartitionIndex) {
+        self.drive(|coordinator, now| coordinator.unload(partition, now));
+    }
+
+    fn serve(self: &Rc<Self>, waiting: Waiting) {
+        self.handle(waiting.request, waiting.client, waiting.answer);
     }
 }

@@ -1,21 +1,21 @@
 //! Shard 0's driver of the transaction coordinator: hands requests, time and what became of its wishes to
 //! [`Coordinator`] and does what it asks for. The driver decides nothing about transactions.
 //!
-//! Appends go through [`super::coordinator_log`], markers through [`super::markers`].
+//! Appends go through [`super::coordinator_log`], partitions come by [`super::leaderships`], markers go through
+//! [`super::markers`].
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use slab::Slab;
 
-use super::coordinator_log::{Appending, Appends, LoadError, read_log, send_appends};
+use super::coordinator_log::{Appending, Appends, LoadError, send_appends};
 use super::internal_topics::TRANSACTION_STATE;
+use super::leaderships::{self, Leaderships, Load, Loading};
 use super::markers::{self, Round};
 use crate::base::clock::{self, Monotonic, Now};
 use crate::base::{Offset, PartitionIndex, ShardId, TopicId};
@@ -24,37 +24,16 @@ use crate::coordinator::{Content, ReplyToken, Ticket};
 use crate::io::runtime::{Notify, Queue, spawn, yield_if_needed};
 use crate::metadata::{Image, TRANSACTION_VERSION};
 use crate::shard::messages::{ControlReply, ControlRequest, Reply, Request as ShardRequest};
-use crate::shard::{Answer, PartitionKey, Shard};
+use crate::shard::{Answer, Shard};
 use crate::wire::ErrorCode;
 use crate::wire::record::BatchView;
 
-/// Partitions that are read at the same time.
-const LOADERS_MAX: usize = 16;
 /// A batch larger than this when decompressed is not one of a coordinator's.
 const DECOMPRESSED_MAX: usize = 64 << 20;
-/// Pauses between attempts to read a partition: the first, doubled each time, the longest.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
-const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
-/// How long a request waits for its partition before it is told COORDINATOR_LOAD_IN_PROGRESS.
-const PATIENCE: Duration = Duration::from_millis(500);
-/// Requests that wait for one partition to be loaded; further ones are told to ask again.
-const WAITING_MAX: usize = 1024;
 /// How long the timer sleeps when the coordinator waits for nothing.
 const IDLE_SLEEP: Duration = Duration::from_secs(3600);
 /// How long an append may wait until it is committed.
 const APPEND_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// One ownership of a partition, so that a loader sees that it is out of date.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct LoadId(u64);
-
-#[derive(Clone, Copy)]
-struct Load {
-    key: PartitionKey,
-    id: LoadId,
-    /// The leader epoch.
-    epoch: i32,
-}
 
 pub struct Driver {
     shard: Rc<Shard>,
@@ -65,17 +44,7 @@ pub struct Driver {
     /// When the timer task will look next.
     armed_until: Cell<Monotonic>,
     rearm: Notify,
-    image: RefCell<Arc<Image>>,
-    /// The topic whose partitions are in `led`.
-    topic: Cell<Option<TopicId>>,
-    led: RefCell<HashMap<PartitionIndex, LoadId>>,
-    next_load: Cell<u64>,
-    /// Requests for partitions whose loading has just begun: it takes milliseconds when the log is short.
-    waiting: RefCell<HashMap<PartitionIndex, Vec<(Request, Answer)>>>,
-    /// To be loaded once all shards know of it.
-    coming: RefCell<Vec<Load>>,
-    loads: RefCell<VecDeque<Load>>,
-    loaders: Cell<usize>,
+    leaderships: Leaderships<(Request, Answer)>,
 }
 
 impl Driver {
@@ -90,14 +59,7 @@ impl Driver {
             appends: Appends::new(),
             armed_until: Cell::new(Monotonic::ZERO),
             rearm: Notify::new(),
-            image: RefCell::new(Arc::new(Image::default())),
-            topic: Cell::new(None),
-            led: RefCell::default(),
-            next_load: Cell::new(0),
-            waiting: RefCell::default(),
-            coming: RefCell::default(),
-            loads: RefCell::default(),
-            loaders: Cell::new(0),
+            leaderships: Leaderships::new(),
         });
         spawn(Queue::Control, "transaction timer", driver.clone().keep_time()).detach();
         spawn(Queue::Control, "transaction appends", send_appends(driver.clone())).detach();
@@ -108,11 +70,9 @@ impl Driver {
     pub fn handle(self: &Rc<Self>, request: Request, mut answer: Answer) {
         if let Some(id) = request.transactional_id() {
             let partition = self.coordinator.borrow().partition_of(id);
-            let mut waiting = self.waiting.borrow_mut();
-            if let Some(list) = waiting.get_mut(&partition).filter(|list| list.len() < WAITING_MAX) {
+            if self.leaderships.may_wait(partition) {
                 answer.park();
-                list.push((request, answer));
-                return;
+                return self.leaderships.wait(partition, (request, answer));
             }
         }
         let key = self.answers.borrow_mut().insert(answer);
@@ -123,50 +83,21 @@ impl Driver {
         }
     }
 
-    /// The cluster is about to change: leaderships of the topic come and go. To be called before the shards know
-    /// it, so that a client which hears of it first finds its request waited for.
+    /// The cluster is about to change. To be called before the shards know it.
     pub fn expect(self: &Rc<Self>, image: &Image) {
         let level = image.feature(TRANSACTION_VERSION).unwrap_or(0);
         self.coordinator.borrow_mut().set_version(TransactionVersion::from_level(level));
-        let topic = image.topic(TRANSACTION_STATE);
-        let id = topic.map(|topic| topic.id);
-        if self.topic.replace(id) != id {
-            self.unload_all();
-            if let Some(topic) = topic {
-                let count = topic.partitions.len() as i32;
-                self.coordinator.borrow_mut().set_partition_count(count);
-            }
-        }
-        let Some(topic) = topic else { return };
-        let me = Some(self.shard.settings().broker);
-        for (index, partition) in topic.partitions.iter().enumerate() {
-            let index = PartitionIndex(index as i32);
-            let was_led = self.led.borrow().contains_key(&index);
-            match (was_led, partition.leader == me) {
-                (false, true) => {
-                    let key = PartitionKey { topic: topic.id, partition: index };
-                    self.load(key, partition.leader_epoch.0);
-                }
-                (true, false) => self.unload(index),
-                _ => {}
-            }
-        }
+        leaderships::expect(self, image.topic(TRANSACTION_STATE).map(|topic| &**topic));
     }
 
-    /// The cluster has changed, on every shard: what was expected is loaded.
-    pub fn image_changed(self: &Rc<Self>, image: &Arc<Image>) {
-        self.image.replace(image.clone());
-        let coming = std::mem::take(&mut *self.coming.borrow_mut());
-        for load in coming {
-            self.loads.borrow_mut().push_back(load);
-            self.start_loader();
-        }
+    /// The cluster has changed, on every shard.
+    pub fn image_changed(self: &Rc<Self>) {
+        leaderships::read(self);
     }
 
     /// Sends everybody who waits to look for another coordinator: the broker goes down.
     pub fn stop(self: &Rc<Self>) {
-        self.loads.borrow_mut().clear();
-        self.unload_all();
+        leaderships::stop(self);
     }
 
     /// Looks at the coordinator without changing it.
@@ -271,105 +202,6 @@ impl Driver {
         });
     }
 
-    fn load(self: &Rc<Self>, key: PartitionKey, epoch: i32) {
-        let id = LoadId(self.next_load.get());
-        self.next_load.set(id.0 + 1);
-        self.led.borrow_mut().insert(key.partition, id);
-        self.waiting.borrow_mut().entry(key.partition).or_default();
-        self.drive(|coordinator, _| coordinator.load(key.partition, epoch));
-        self.coming.borrow_mut().push(Load { key, id, epoch });
-    }
-
-    fn unload(self: &Rc<Self>, partition: PartitionIndex) {
-        self.led.borrow_mut().remove(&partition);
-        self.drive(|coordinator, _| coordinator.unload(partition));
-        self.release(partition);
-    }
-
-    fn unload_all(self: &Rc<Self>) {
-        let led: Vec<PartitionIndex> = self.led.borrow().keys().copied().collect();
-        led.into_iter().for_each(|partition| self.unload(partition));
-    }
-
-    /// Serves what has waited for a partition: it is loaded, or that takes longer.
-    fn release(self: &Rc<Self>, partition: PartitionIndex) {
-        let waiting = self.waiting.borrow_mut().remove(&partition).unwrap_or_default();
-        for (request, answer) in waiting {
-            self.handle(request, answer);
-        }
-    }
-
-    fn is_current(&self, load: Load) -> bool {
-        self.led.borrow().get(&load.key.partition) == Some(&load.id)
-    }
-
-    /// Starts another loader unless enough are at work.
-    fn start_loader(self: &Rc<Self>) {
-        if self.loaders.get() < LOADERS_MAX {
-            self.loaders.set(self.loaders.get() + 1);
-            spawn(Queue::Control, "transaction load", self.clone().load_queued()).detach();
-        }
-    }
-
-    async fn load_queued(self: Rc<Self>) {
-        loop {
-            let next = self.loads.borrow_mut().pop_front();
-            let Some(load) = next else { break };
-            self.load_partition(load).await;
-        }
-        self.loaders.set(self.loaders.get() - 1);
-    }
-
-    /// Reads one partition until its end; tries again as long as this node is to lead it.
-    async fn load_partition(self: &Rc<Self>, load: Load) {
-        let partition = load.key.partition;
-        let mut pause = RETRY_AFTER;
-        loop {
-            let started = clock::monotonic();
-            let goes_on = || {
-                if clock::monotonic().since(started) > PATIENCE {
-                    self.release(partition);
-                }
-                self.is_current(load)
-            };
-            match read_log(&self.shard, load.key, goes_on, |batch| self.replay(partition, batch)).await {
-                Ok(()) => break,
-                Err(error) => {
-                    tracing::warn!(%partition, %error, "__transaction_state cannot be loaded yet");
-                }
-            }
-            self.release(partition);
-            self.shard.sleep(pause).await;
-            pause = RETRY_AFTER_MAX.min(pause * 2);
-            if self.shard.is_stopping() || !self.is_current(load) {
-                return;
-            }
-            self.drive(|coordinator, _| coordinator.load(partition, load.epoch));
-        }
-        if self.is_current(load) {
-            self.drive(|coordinator, now| coordinator.loaded(partition, now));
-            self.release(partition);
-        }
-    }
-
-    fn replay(self: &Rc<Self>, partition: PartitionIndex, batch: &BatchView<'_>) -> Result<(), LoadError> {
-        if batch.head().attributes().is_control() {
-            return Ok(());
-        }
-        let mut scratch = Vec::new();
-        let records = batch
-            .records(&mut scratch, DECOMPRESSED_MAX)
-            .map_err(|error| LoadError::broken(batch, &error))?;
-        let mut coordinator = self.coordinator.borrow_mut();
-        for record in records {
-            let record = record.map_err(|error| LoadError::broken(batch, &error))?;
-            if let Some(key) = record.key {
-                coordinator.replay(partition, key, record.value);
-            }
-        }
-        Ok(())
-    }
-
     async fn keep_time(self: Rc<Self>) {
         while !self.shard.is_stopping() {
             self.advance();
@@ -400,7 +232,7 @@ impl Appending for Driver {
     }
 
     fn topic(&self) -> Option<TopicId> {
-        self.topic.get()
+        self.leaderships.topic()
     }
 
     fn timeout(&self) -> Duration {
@@ -413,5 +245,52 @@ impl Appending for Driver {
                 coordinator.appended(*ticket, result.map(|_| ()), now);
             }
         });
+    }
+}
+
+impl Loading for Driver {
+    const TOPIC: &'static str = TRANSACTION_STATE;
+    type Waiting = (Request, Answer);
+
+    fn leaderships(&self) -> &Leaderships<Self::Waiting> {
+        &self.leaderships
+    }
+
+    fn set_partition_count(&self, count: i32) {
+        self.coordinator.borrow_mut().set_partition_count(count);
+    }
+
+    fn begin(self: &Rc<Self>, load: Load) {
+        self.drive(|coordinator, _| coordinator.load(load.key.partition, load.epoch.0));
+    }
+
+    fn replay(self: &Rc<Self>, partition: PartitionIndex, batch: &BatchView<'_>) -> Result<(), LoadError> {
+        if batch.head().attributes().is_control() {
+            return Ok(());
+        }
+        let mut scratch = Vec::new();
+        let records = batch
+            .records(&mut scratch, DECOMPRESSED_MAX)
+            .map_err(|error| LoadError::broken(batch, &error))?;
+        let mut coordinator = self.coordinator.borrow_mut();
+        for record in records {
+            let record = record.map_err(|error| LoadError::broken(batch, &error))?;
+            if let Some(key) = record.key {
+                coordinator.replay(partition, key, record.value);
+            }
+        }
+        Ok(())
+    }
+
+    fn loaded(self: &Rc<Self>, load: Load) {
+        self.drive(|coordinator, now| coordinator.loaded(load.key.partition, now));
+    }
+
+    fn end(self: &Rc<Self>, partition: PartitionIndex) {
+        self.drive(|coordinator, _| coordinator.unload(partition));
+    }
+
+    fn serve(self: &Rc<Self>, (request, answer): Self::Waiting) {
+        self.handle(request, answer);
     }
 }

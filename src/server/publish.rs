@@ -48,7 +48,7 @@ impl Publisher {
         self.shares.expect(&image);
         self.shard.ask_all(|| Request::Publish(image.clone())).await;
         self.groups.image_changed(&image);
-        self.transactions.image_changed(&image);
+        self.transactions.image_changed();
         self.shares.image_changed(&image);
         self.published.set(image.version());
     }
