@@ -1,10 +1,12 @@
 //! What a handler knows of the connection it serves.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
+
+use kafka_protocol::protocol::StrBytes;
 
 use super::fetch_session::SessionCache;
 use super::leaning::Leaning;
@@ -33,6 +35,8 @@ pub struct Client {
     pub leaning: RefCell<Leaning>,
     /// Its produce requests that are not queued yet.
     pub(super) line: Rc<Line>,
+    /// Its address as Java prints it, once a group wanted it.
+    host: OnceCell<StrBytes>,
     waited: Cell<Duration>,
     beyond: RefCell<Option<Beyond>>,
     charged: Cell<usize>,
@@ -58,14 +62,19 @@ impl Client {
     ) -> Self {
         let leaning = RefCell::new(Leaning::new(shard.id(), moves));
         let (waited, charged) = (Cell::default(), Cell::default());
-        let (line, beyond) = (Rc::default(), RefCell::default());
+        let (line, beyond, host) = (Rc::default(), RefCell::default(), OnceCell::new());
         let share_sessions = ShareSessions::new(shard.clone());
-        Self { shard, listener, peer, sessions, share_sessions, leaning, line, waited, beyond, charged }
+        Self { shard, listener, peer, sessions, share_sessions, leaning, line, host, waited, beyond, charged }
     }
 
     /// The connection has ended: what waits for it alone is dropped.
     pub fn end(&self) {
         self.line.end();
+    }
+
+    /// Its address as group metadata has it: `/127.0.0.1`.
+    pub(super) fn host(&self) -> &StrBytes {
+        self.host.get_or_init(|| StrBytes::from_string(format!("/{}", self.peer.ip().to_canonical())))
     }
 
     /// Notes what the request in service holds of the shard's memory by its length.

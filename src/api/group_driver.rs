@@ -25,6 +25,7 @@ use crate::metadata::Image;
 use crate::shard::messages::{ControlReply, Reply};
 use crate::shard::{Answer, Shard};
 use crate::wire::ErrorCode;
+use crate::wire::beat::Beat;
 use crate::wire::record::{BatchView, EndTxnMarker};
 
 /// A batch larger than this when decompressed is not one of a coordinator's.
@@ -93,6 +94,30 @@ impl Driver {
         }
     }
 
+    /// Serves a Heartbeat if its answer is no error.
+    pub fn classic_beat(&self, beat: &Beat) -> bool {
+        self.beat(|coordinator, now| coordinator.classic_beat(beat, now))
+    }
+
+    /// Serves a ConsumerGroupHeartbeat if nothing has to be told or written; the interval that it is answered.
+    pub fn consumer_beat(&self, beat: &Beat, client_id: &[u8], client_host: &str) -> Option<i32> {
+        self.beat(|coordinator, now| coordinator.consumer_beat(beat, client_id, client_host, now))
+    }
+
+    /// Runs `act` on the coordinator, which asks for nothing but time.
+    fn beat<R>(&self, act: impl FnOnce(&mut Coordinator, Now) -> R) -> R {
+        let mut coordinator = self.coordinator.borrow_mut();
+        let result = act(&mut coordinator, clock::now());
+        self.look_at_deadline(coordinator.next_deadline());
+        result
+    }
+
+    fn look_at_deadline(&self, deadline: Option<Monotonic>) {
+        if deadline.is_some_and(|deadline| deadline < self.armed_until.get()) {
+            self.rearm.notify();
+        }
+    }
+
     /// The cluster is about to change. To be called before the shards know it.
     pub fn expect(self: &Rc<Self>, image: &Image) {
         leaderships::expect(self, image.topic(CONSUMER_OFFSETS).map(|topic| &**topic));
@@ -131,9 +156,7 @@ impl Driver {
         for effect in effects {
             self.perform(effect);
         }
-        if deadline.is_some_and(|deadline| deadline < self.armed_until.get()) {
-            self.rearm.notify();
-        }
+        self.look_at_deadline(deadline);
         result
     }
 

@@ -27,9 +27,10 @@ use crate::base::ShardId;
 use crate::coordinator::{self, Request, Response};
 use crate::metadata::GROUP_VERSION;
 use crate::shard::messages::{ControlReply, ControlRequest, Reply, Request as ShardRequest};
+use crate::wire::beat::Beat;
 use crate::wire::header::RequestHeader;
 use crate::wire::read::STRING_BYTES_MAX;
-use crate::wire::{ErrorCode, guard, newer};
+use crate::wire::{ApiKey, ErrorCode, guard, newer};
 
 /// All operations that Kafka allows on a group while no authorizer is set, one bit each: READ, DELETE,
 /// DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS.
@@ -53,8 +54,7 @@ pub(super) async fn ask(client: &Client, header: &RequestHeader, request: Reques
     let asker = coordinator::Client {
         api_version: header.version,
         id: client_id(header.client_id.as_deref().unwrap_or_default()),
-        // As Java prints an address.
-        host: StrBytes::from_string(format!("/{}", client.peer.ip().to_canonical())),
+        host: client.host().clone(),
     };
     let request = ControlRequest::Group(Box::new(request), asker);
     match client.shard.ask(ShardId::CONTROL, ShardRequest::Control(request)).await {
@@ -99,6 +99,25 @@ pub async fn sync(client: &Client, header: &RequestHeader, request: SyncGroupReq
         Response::Sync(response) => response,
         other => mismatch(&other),
     }
+}
+
+/// The answer to a heartbeat to whose member nothing is new, on the coordinator's own shard; others go the whole way.
+pub(super) fn answer_beat(client: &Client, header: &RequestHeader, body: &Bytes) -> Option<Outcome> {
+    let control = client.shard.control()?;
+    let encoded = match header.api.key {
+        ApiKey::Heartbeat => {
+            let beat = Beat::of_classic(header, body)?;
+            control.classic_beat(&beat).then(|| Beat::classic_answer(header))?
+        }
+        ApiKey::ConsumerGroupHeartbeat if has_new_protocol(client) => {
+            let beat = Beat::of_consumer(header, body)?;
+            let id = header.client_id.as_deref().unwrap_or_default();
+            let interval_ms = control.consumer_beat(&beat, id, client.host())?;
+            beat.consumer_answer(header, interval_ms)
+        }
+        _ => return None,
+    };
+    Some(answer(header, encoded))
 }
 
 pub async fn heartbeat(

@@ -122,6 +122,12 @@ pub fn may_overlap(api: &Api) -> bool {
     api.key == ApiKey::Produce
 }
 
+/// The answer to a request that takes nothing to answer: nearly all where there are thousands of members of groups. All
+/// before it are answered.
+pub fn serve_at_once(client: &Client, header: &RequestHeader, body: &Bytes) -> Option<Outcome> {
+    groups::answer_beat(client, header, body)
+}
+
 /// Serves one request that stands alone: all before it are answered.
 pub async fn serve(client: &Rc<Client>, header: &RequestHeader, body: Bytes) -> Outcome {
     match handlers::handler(header.api.key) {

@@ -63,6 +63,11 @@ impl Gates {
         true
     }
 
+    /// Whether no write of the group is under way and nobody waits for one.
+    pub(super) fn is_open(&self, group: &StrBytes) -> bool {
+        !self.by_group.contains_key(group)
+    }
+
     /// Whether a write of the group is under way.
     pub(super) fn is_shut(&self, group: &StrBytes) -> bool {
         self.by_group.get(group).is_some_and(|gate| gate.writes > 0)

@@ -312,6 +312,8 @@ impl Group {
         let tokens = [self.take_join(old), self.take_sync(old)];
         let mut member = self.members.shift_remove(old).expect("it was at this position");
         member.id = new.clone();
+        // The timer of its session has the old name: whoever renames cancels it.
+        member.session.disarm();
         if let Some(instance_id) = &member.instance_id {
             self.static_members.insert(instance_id.clone(), new.clone());
         }

@@ -8,9 +8,8 @@ use kafka_protocol::protocol::StrBytes;
 use super::group::{Group, State};
 use super::interface::{Client, ReplyToken, join_error, sync_error};
 use super::member::{Member, copy_protocols, copy_text};
-use super::timers::TimerKey;
+use super::timers::{Session, TimerKey};
 use super::turn::{Renamed, Then, Turn, Write};
-use crate::base::clock::Monotonic;
 use crate::wire::ErrorCode;
 
 /// A new member cannot send heartbeats while it waits, so its first JoinGroup has a limit of its own.
@@ -168,7 +167,7 @@ impl Group {
             awaiting_join: Some(token),
             awaiting_sync: None,
             is_new: true,
-            session_deadline: Monotonic::ZERO,
+            session: Session::default(),
         };
         if self.state() == State::PreparingRebalance
             && let Some(delay) = &mut self.initial_delay

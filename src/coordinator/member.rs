@@ -9,7 +9,7 @@ use kafka_protocol::protocol::StrBytes;
 
 use super::interface::ReplyToken;
 use super::records::MemberValue;
-use crate::base::clock::Monotonic;
+use super::timers::Session;
 
 /// A way to share the work that a member offers, with what its assignor wants to know of the member.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -36,9 +36,7 @@ pub(super) struct Member {
     pub(super) awaiting_sync: Option<ReplyToken>,
     /// Joined for the first time and does not know its id yet, so it cannot send heartbeats.
     pub(super) is_new: bool,
-    /// When its session ends. A heartbeat moves it on; the timer that was armed for an earlier time looks
-    /// here when it fires and is armed again.
-    pub(super) session_deadline: Monotonic,
+    pub(super) session: Session,
 }
 
 impl Member {
@@ -57,7 +55,7 @@ impl Member {
             awaiting_join: None,
             awaiting_sync: None,
             is_new: false,
-            session_deadline: Monotonic::ZERO,
+            session: Session::default(),
         }
     }
 
@@ -75,7 +73,7 @@ impl Member {
             awaiting_join: None,
             awaiting_sync: None,
             is_new: false,
-            session_deadline: Monotonic::ZERO,
+            session: Session::default(),
         }
     }
 

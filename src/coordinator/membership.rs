@@ -6,9 +6,7 @@ use bytes::Bytes;
 use kafka_protocol::messages::leave_group_request::MemberIdentity;
 use kafka_protocol::messages::leave_group_response::MemberResponse;
 use kafka_protocol::messages::sync_group_request::SyncGroupRequestAssignment;
-use kafka_protocol::messages::{
-    HeartbeatRequest, LeaveGroupRequest, LeaveGroupResponse, SyncGroupRequest, SyncGroupResponse,
-};
+use kafka_protocol::messages::{LeaveGroupRequest, LeaveGroupResponse, SyncGroupRequest, SyncGroupResponse};
 use kafka_protocol::protocol::StrBytes;
 
 use super::group::{Group, State};
@@ -129,17 +127,19 @@ impl Group {
 
     pub(super) fn heartbeat(
         &mut self,
-        request: &HeartbeatRequest,
+        member: &StrBytes,
+        instance_id: Option<&StrBytes>,
+        generation: i32,
         turn: &mut Turn<'_>,
     ) -> Result<(), ErrorCode> {
         if self.state() == State::Dead {
             return Err(ErrorCode::CoordinatorNotAvailable);
         }
-        self.check_member(&request.member_id, request.group_instance_id.as_ref())?;
-        if request.generation_id != self.generation {
+        self.check_member(member, instance_id)?;
+        if generation != self.generation {
             return Err(ErrorCode::IllegalGeneration);
         }
-        self.heard_of(&request.member_id, turn);
+        self.heard_of(member, turn);
         match self.state() {
             State::PreparingRebalance => Err(ErrorCode::RebalanceInProgress),
             _ => Ok(()),

@@ -7,6 +7,7 @@
 //! appended, and loading a partition applies the same records by the same code.
 
 mod admin;
+mod beats;
 mod codec;
 mod consumer;
 mod figures;

@@ -17,10 +17,10 @@ impl Group {
     /// Moves the end of a member's session to `timeout` from now.
     pub(super) fn touch(&mut self, id: &StrBytes, timeout: Duration, turn: &mut Turn<'_>) {
         let deadline = turn.after(timeout);
+        let group = self.id.clone();
         let member = self.member_mut(id).expect("only a member has a session");
-        member.session_deadline = deadline;
-        let key = TimerKey::Session { group: self.id.clone(), member: id.clone() };
-        turn.timers.set_at_most(key, deadline);
+        let key = || TimerKey::Session { group, member: member.id.clone() };
+        member.session.goes_on(deadline, turn.timers, key);
     }
 
     /// A sign of life of a member.
@@ -156,12 +156,12 @@ impl Group {
             self.remove(id);
             return self.complete_join_after_loss(turn);
         }
-        let member = self.member(id)?;
-        if member.session_deadline > turn.now.monotonic {
-            let key = TimerKey::Session { group: self.id.clone(), member: id.clone() };
-            turn.timers.set(key, member.session_deadline);
+        let key = TimerKey::Session { group: self.id.clone(), member: id.clone() };
+        let member = self.member_mut(id)?;
+        if !member.session.is_over(&key, turn.now.monotonic, turn.timers) {
             return None;
         }
+        let member = self.member(id)?;
         if member.has_satisfied_heartbeat() || self.state() == State::Dead {
             return None;
         }

@@ -272,7 +272,10 @@ impl Coordinator {
             return Some(response);
         }
         let result = match partition.groups.get_mut(&request.group_id.0) {
-            Some(group) => group.heartbeat(request, &mut turn),
+            Some(group) => {
+                let instance_id = request.group_instance_id.as_ref();
+                group.heartbeat(&request.member_id, instance_id, request.generation_id, &mut turn)
+            }
             None => Err(ErrorCode::UnknownMemberId),
         };
         let code = result.err().map_or(0, |error| error.code());

@@ -1,5 +1,5 @@
 //! The deadlines of groups, on a timing wheel. The driver arms one timer for the earliest of them; a heartbeat touches
-//! nothing here (see [`super::member::Member`]).
+//! nothing here (see [`Session`]).
 
 use std::collections::{HashMap, VecDeque};
 
@@ -45,6 +45,46 @@ pub(super) struct Timers {
     armed: HashMap<TimerKey, Armed>,
     /// Taken off the wheel and not handed out yet.
     expired: VecDeque<TimerKey>,
+}
+
+/// When a member's session ends. A sign of life moves that on and nothing else: the timer that was armed for an earlier
+/// time looks here when it fires, and is armed again.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Session {
+    ends: Option<Monotonic>,
+    /// There is a timer, which was armed for this time or fires soon.
+    armed: Option<Monotonic>,
+}
+
+impl Session {
+    /// A sign of life of the member whose timer `key` names: the session ends at `deadline` from now on.
+    pub(super) fn goes_on(
+        &mut self,
+        deadline: Monotonic,
+        timers: &mut Timers,
+        key: impl FnOnce() -> TimerKey,
+    ) {
+        self.ends = Some(deadline);
+        if self.armed.is_none_or(|armed| armed > deadline) {
+            timers.set(key(), deadline);
+            self.armed = Some(deadline);
+        }
+    }
+
+    /// Its timer fired: whether it is over. One that went on has its timer armed anew.
+    pub(super) fn is_over(&mut self, key: &TimerKey, now: Monotonic, timers: &mut Timers) -> bool {
+        self.armed = self.ends.filter(|ends| *ends > now);
+        match self.armed {
+            Some(ends) => timers.set(key.clone(), ends),
+            None => return true,
+        }
+        false
+    }
+
+    /// Its timer was cancelled.
+    pub(super) fn disarm(&mut self) {
+        self.armed = None;
+    }
 }
 
 #[derive(Clone, Copy)]

@@ -21,9 +21,9 @@ const BEATS_MIN: u32 = 2;
 const GAP_MIN: Duration = Duration::from_millis(200);
 /// Fewer on a shard do not cost it what looking at them costs.
 const GATHERED_MIN: usize = 256;
-/// Between two looks, when something came at the last one;
-const LOOK_EVERY_MIN: Duration = Duration::from_millis(5);
-/// and when nothing has come for a while.
+/// Between two looks, when something came at the last one: each wakes the shard.
+const LOOK_EVERY_MIN: Duration = Duration::from_millis(10);
+/// The same when nothing has come for a while.
 const LOOK_EVERY_MAX: Duration = Duration::from_millis(20);
 
 /// How many connections of a shard bring nothing but heartbeats.

@@ -288,7 +288,7 @@ impl Connection {
         let length_max = self.shard.config().socket_request_bytes_max as usize;
         match frame::next(self.buffer.filled(), length_max) {
             FrameStep::Complete { len } => {
-                drop(self.buffer.take(PREFIX_LEN));
+                self.buffer.skip(PREFIX_LEN);
                 Ok(Some(self.buffer.take(len)))
             }
             FrameStep::NeedMore { total } => {
@@ -345,7 +345,10 @@ impl Connection {
                 self.shard.requests.begun(header.api);
                 let log = self.connections.request_log.begin(&header, frame_bytes);
                 let times = Times { api: header.api, received, begun, log };
-                let outcome = self.serve_alone(api::serve(&client, &header, body), header.api).await?;
+                let outcome = match api::serve_at_once(&client, &header, &body) {
+                    Some(outcome) => outcome,
+                    None => self.serve_alone(api::serve(&client, &header, body), header.api).await?,
+                };
                 self.take_answer(outcome, times)?;
             }
             Request::UnknownApiVersions { correlation_id } => {

@@ -10,6 +10,7 @@ use crate::raft::Quorum;
 use crate::shard::messages::{ControlReply, ControlRequest, Reply};
 use crate::shard::{Answer, Control, Shard};
 use crate::wire::ErrorCode;
+use crate::wire::beat::Beat;
 
 pub(super) struct Services {
     pub(super) shard: Rc<Shard>,
@@ -35,6 +36,14 @@ impl Services {
 }
 
 impl Control for Services {
+    fn classic_beat(&self, beat: &Beat) -> bool {
+        self.groups.classic_beat(beat)
+    }
+
+    fn consumer_beat(&self, beat: &Beat, client_id: &[u8], client_host: &str) -> Option<i32> {
+        self.groups.consumer_beat(beat, client_id, client_host)
+    }
+
     fn handle(self: Rc<Self>, request: ControlRequest, mut answer: Answer) {
         match request {
             ControlRequest::Command(command) => {

@@ -55,6 +55,7 @@ use crate::io::chunk::ChunkPool;
 use crate::io::runtime::{Notify, work};
 use crate::metadata::Image;
 use crate::partition::Slots;
+use crate::wire::beat::Beat;
 
 /// What a shard is made of, the same for every shard of the process.
 #[derive(Clone)]
@@ -153,6 +154,12 @@ crate::counters! {
 pub trait Control {
     /// Answers through `answer`, at once or later.
     fn handle(self: Rc<Self>, request: ControlRequest, answer: Answer);
+
+    /// Serves a Heartbeat of a classic group if its answer is no error.
+    fn classic_beat(&self, beat: &Beat) -> bool;
+
+    /// Serves a ConsumerGroupHeartbeat if nothing has to be told or written; the interval that it is answered.
+    fn consumer_beat(&self, beat: &Beat, client_id: &[u8], client_host: &str) -> Option<i32>;
 }
 
 /// The way back for an answer that is not given at once.
@@ -327,6 +334,11 @@ impl Shard {
             _ => crate::base::fatal("a question between shards got another one's answer"),
         });
         known.min_by_key(|(share, _)| *share).map(|(_, shard)| shard)
+    }
+
+    /// The services, on the shard that has them.
+    pub fn control(&self) -> Option<&Rc<dyn Control>> {
+        self.control.get()
     }
 
     /// Shard 0's services; set once by the server before anything is published.

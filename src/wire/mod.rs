@@ -5,6 +5,7 @@
 //! from the network.
 
 pub mod api;
+pub mod beat;
 pub mod fetch;
 pub mod frame;
 pub mod guard;

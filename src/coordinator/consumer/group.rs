@@ -13,6 +13,7 @@ use super::topics::Topics;
 use crate::base::clock::{Monotonic, Timestamp};
 use crate::base::{PartitionIndex, TopicId};
 use crate::coordinator::room::{GROUP_BYTES, NAME_BYTES, PARTITION_BYTES, bytes_of_names};
+use crate::coordinator::timers::Session;
 
 /// The assignment of who has none.
 static NOTHING: Partitions = Partitions::new();
@@ -53,8 +54,7 @@ struct Counts {
 /// What is not in the log.
 #[derive(Clone, Debug)]
 pub(super) struct Soft {
-    /// When each member's session ends. A heartbeat moves it on; the timer looks here when it fires.
-    pub(super) sessions: HashMap<StrBytes, Monotonic>,
+    pub(super) sessions: HashMap<StrBytes, Session>,
     /// A topic that members subscribe to may have changed.
     pub(super) is_outdated: bool,
     /// No expression is matched again before.

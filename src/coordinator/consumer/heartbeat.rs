@@ -25,6 +25,7 @@ use crate::coordinator::interface::Client;
 use crate::coordinator::member::copy_text;
 use crate::coordinator::turn::Turn;
 use crate::wire::ErrorCode;
+use crate::wire::beat::Beat;
 
 /// "Not told" in a request.
 const NOT_TOLD: i32 = -1;
@@ -107,50 +108,43 @@ pub(super) fn reported(request: &ConsumerGroupHeartbeatRequest) -> Option<Partit
     Some(reported)
 }
 
+/// What a heartbeat says that tells nothing of its member but that it lives.
+pub(super) fn beat_of(request: &ConsumerGroupHeartbeatRequest) -> Option<Beat> {
+    let tells = request.rebalance_timeout_ms != NOT_TOLD
+        || request.subscribed_topic_names.is_some()
+        || request.subscribed_topic_regex.is_some()
+        || request.topic_partitions.is_some()
+        || request.server_assignor.is_some()
+        || request.rack_id.is_some();
+    (!tells).then(|| Beat {
+        group: request.group_id.0.clone(),
+        member: request.member_id.clone(),
+        instance: request.instance_id.clone(),
+        epoch: request.member_epoch,
+    })
+}
+
 impl ConsumerGroup {
-    /// Whether a heartbeat says and asks nothing new: the road of nearly all.
-    pub(in crate::coordinator) fn is_quiet(
-        &self,
-        request: &ConsumerGroupHeartbeatRequest,
-        client: &Client,
-    ) -> bool {
-        let Some(member) = self.member(&request.member_id) else { return false };
+    /// Whether there is nothing new to a member that says no more than this: the road of nearly all heartbeats.
+    pub(in crate::coordinator) fn is_quiet(&self, beat: &Beat, client_id: &[u8], client_host: &str) -> bool {
+        let Some(member) = self.member(&beat.member) else { return false };
         let metadata = &member.metadata;
-        let is_full = request.rebalance_timeout_ms != NOT_TOLD
-            || request.subscribed_topic_names.is_some()
-            || request.subscribed_topic_regex.is_some()
-            || request.topic_partitions.is_some()
-            || request.server_assignor.is_some()
-            || request.rack_id.is_some();
-        !is_full
-            && request.member_epoch > 0
-            && Epoch(request.member_epoch) == member.position.epoch
-            && request.instance_id == metadata.instance_id
+        beat.epoch > 0
+            && Epoch(beat.epoch) == member.position.epoch
+            && beat.instance == metadata.instance_id
             && member.is_reconciled_to(self.target_epoch)
             && self.epoch == self.target_epoch
             && !self.soft.is_outdated
             && !member.uses_classic_protocol()
-            && metadata.client_id == client.id
-            && metadata.client_host == client.host
+            && metadata.client_id.as_bytes() == client_id
+            && metadata.client_host.as_str() == client_host
     }
 
     /// Whether expressions are to be matched again before a heartbeat of the member is served.
-    pub(super) fn has_regexes_due(&self, member: &StrBytes, turn: &Turn<'_>) -> bool {
+    pub(in crate::coordinator) fn has_regexes_due(&self, member: &StrBytes, turn: &Turn<'_>) -> bool {
         self.soft.regexes_rest_until <= turn.now.monotonic
-            && self.member(member).is_some()
             && self.regexes().values().any(|resolved| is_due(resolved, turn))
-    }
-
-    /// What a quiet heartbeat is answered.
-    pub(in crate::coordinator) fn quiet_answer(
-        &self,
-        request: &ConsumerGroupHeartbeatRequest,
-        turn: &Turn<'_>,
-    ) -> ConsumerGroupHeartbeatResponse {
-        ConsumerGroupHeartbeatResponse::default()
-            .with_member_id(Some(request.member_id.clone()))
-            .with_member_epoch(request.member_epoch)
-            .with_heartbeat_interval_ms(turn.consumer_times(&self.id).heartbeat_interval_ms)
+            && self.member(member).is_some()
     }
 }
 

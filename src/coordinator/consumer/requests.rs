@@ -180,6 +180,11 @@ fn become_classic(becomes: ClassicGroup, partition: &mut Partition, turn: &mut T
     write
 }
 
+/// Whether a heartbeat tells nothing and there is nothing new to its member.
+fn is_quiet(group: &ConsumerGroup, request: &ConsumerGroupHeartbeatRequest, client: &Client) -> bool {
+    heartbeat::beat_of(request).is_some_and(|beat| group.is_quiet(&beat, client.id.as_bytes(), &client.host))
+}
+
 /// What a draft led to.
 struct Worked<R> {
     /// Records of the classic group that it takes the place of.
@@ -262,9 +267,13 @@ impl Coordinator {
             return None;
         }
         let worked = match partition.consumers.get_mut(id) {
-            Some(group) if group.is_quiet(&request, client) => {
+            Some(group) if is_quiet(group, &request, client) => {
                 group.heard_of(&request.member_id, &mut turn);
-                return Some(Response::ConsumerHeartbeat(group.quiet_answer(&request, &turn)));
+                let response = ConsumerGroupHeartbeatResponse::default()
+                    .with_member_id(Some(request.member_id))
+                    .with_member_epoch(request.member_epoch)
+                    .with_heartbeat_interval_ms(turn.consumer_times(&group.id).heartbeat_interval_ms);
+                return Some(Response::ConsumerHeartbeat(response));
             }
             Some(_) if epoch == Epoch::LEAVING || epoch == Epoch::STATIC_LEAVING => {
                 partition.work(id, &mut turn, |draft, turn, applied| draft.leave(&request, turn, applied))
@@ -393,7 +402,7 @@ impl Coordinator {
     pub(in crate::coordinator) fn consumer_timer(&mut self, index: PartitionIndex, key: &TimerKey, now: Now) {
         let Some((partition, mut turn)) = self.parts(index, now) else { return };
         let Some(id) = key.group() else { return };
-        let Some(group) = partition.consumers.get(id) else { return };
+        let Some(group) = partition.consumers.get_mut(id) else { return };
         let Some(member) = group.is_out(key, &mut turn) else { return };
         tracing::debug!(group = %id, %member, timer = ?key, "a member's time is over");
         let worked = partition.work(id, &mut turn, |draft, turn, applied| {

@@ -6,7 +6,8 @@ use kafka_protocol::protocol::StrBytes;
 
 use super::group::ConsumerGroup;
 use super::member::{Epoch, Member, MemberState};
-use crate::coordinator::timers::TimerKey;
+use crate::coordinator::member::copy_text;
+use crate::coordinator::timers::{Session, TimerKey};
 use crate::coordinator::turn::Turn;
 
 impl ConsumerGroup {
@@ -22,14 +23,16 @@ impl ConsumerGroup {
     /// A sign of life: the member's session begins anew.
     pub(in crate::coordinator) fn heard_of(&mut self, id: &StrBytes, turn: &mut Turn<'_>) {
         let deadline = turn.after(self.session_timeout(id, turn));
+        // In memory of its own: the id may lie in a request.
+        let key = || TimerKey::Session { group: self.id.clone(), member: copy_text(id) };
         match self.soft.sessions.get_mut(id) {
-            Some(session) => *session = deadline,
+            Some(session) => session.goes_on(deadline, turn.timers, key),
             None => {
-                self.soft.sessions.insert(id.clone(), deadline);
+                let mut session = Session::default();
+                session.goes_on(deadline, turn.timers, key);
+                self.soft.sessions.insert(id.clone(), session);
             }
         }
-        let key = TimerKey::Session { group: self.id.clone(), member: id.clone() };
-        turn.timers.set_at_most(key, deadline);
     }
 
     /// Begins what goes with the member's state: who has to give partitions back has its time for it.
@@ -79,12 +82,11 @@ impl ConsumerGroup {
     }
 
     /// The member that is out now that this timer fired, if any; a session that went on is armed anew.
-    pub(in crate::coordinator) fn is_out(&self, key: &TimerKey, turn: &mut Turn<'_>) -> Option<StrBytes> {
+    pub(in crate::coordinator) fn is_out(&mut self, key: &TimerKey, turn: &mut Turn<'_>) -> Option<StrBytes> {
         match key {
             TimerKey::Session { member, .. } => {
-                let deadline = self.soft.sessions.get(member).copied()?;
-                if deadline > turn.now.monotonic {
-                    turn.timers.set(key.clone(), deadline);
+                let session = self.soft.sessions.get_mut(member)?;
+                if !session.is_over(key, turn.now.monotonic, turn.timers) {
                     return None;
                 }
                 self.member(member).map(|member| member.id.clone())

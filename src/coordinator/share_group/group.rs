@@ -11,10 +11,10 @@ use kafka_protocol::protocol::StrBytes;
 
 use super::assignor;
 use super::records::{MemberMetadata, NamedPartitions, Position, ShareRecord, States};
-use crate::base::clock::Monotonic;
 use crate::base::{PartitionIndex, TopicId};
 use crate::coordinator::consumer::{Epoch, Partitions, Topics};
 use crate::coordinator::room::{GROUP_BYTES, PARTITION_BYTES};
+use crate::coordinator::timers::Session;
 
 /// The protocol type and the group type of share groups in ListGroups.
 const SHARE_TYPE: &str = "share";
@@ -28,8 +28,7 @@ pub(super) struct Member {
 /// What is not in the log.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub(super) struct Soft {
-    /// When each member's session ends.
-    pub(super) sessions: HashMap<StrBytes, Monotonic>,
+    pub(super) sessions: HashMap<StrBytes, Session>,
     /// Topics that members subscribe to came, went or grew.
     pub(super) is_outdated: bool,
     /// Partitions that members subscribe to have no state yet.

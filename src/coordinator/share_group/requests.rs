@@ -20,7 +20,7 @@ use crate::coordinator::machine::Coordinator;
 use crate::coordinator::member::copy_text;
 use crate::coordinator::partition::Partition;
 use crate::coordinator::records::Record;
-use crate::coordinator::timers::TimerKey;
+use crate::coordinator::timers::{Session, TimerKey};
 use crate::coordinator::turn::{Then, Turn, Write};
 use crate::metadata::ConfigResource;
 use crate::wire::ErrorCode;
@@ -117,11 +117,15 @@ impl ShareGroup {
     fn heard_of(&mut self, id: &StrBytes, turn: &mut Turn<'_>) {
         let ms = turn.share_config(&self.id).session_timeout_ms.max(1).unsigned_abs();
         let deadline = turn.after(Duration::from_millis(ms.into()));
+        let key = || TimerKey::Session { group: self.id.clone(), member: id.clone() };
         match self.soft.sessions.get_mut(id) {
-            Some(session) => *session = deadline,
-            None => drop(self.soft.sessions.insert(id.clone(), deadline)),
+            Some(session) => session.goes_on(deadline, turn.timers, key),
+            None => {
+                let mut session = Session::default();
+                session.goes_on(deadline, turn.timers, key);
+                self.soft.sessions.insert(id.clone(), session);
+            }
         }
-        turn.timers.set_at_most(session(&self.id, id), deadline);
     }
 
     /// Starts all sessions, after the group was loaded.
@@ -139,13 +143,9 @@ impl ShareGroup {
     }
 
     /// Whether the member's session is over now that its timer fired; one that went on is armed anew.
-    fn is_out(&self, member: &StrBytes, key: &TimerKey, turn: &mut Turn<'_>) -> bool {
-        let Some(deadline) = self.soft.sessions.get(member).copied() else { return false };
-        if deadline > turn.now.monotonic {
-            turn.timers.set(key.clone(), deadline);
-            return false;
-        }
-        self.members.contains_key(member)
+    fn is_out(&mut self, member: &StrBytes, key: &TimerKey, turn: &mut Turn<'_>) -> bool {
+        let Some(session) = self.soft.sessions.get_mut(member) else { return false };
+        session.is_over(key, turn.now.monotonic, turn.timers) && self.members.contains_key(member)
     }
 }
 
@@ -313,7 +313,7 @@ impl Coordinator {
     pub(in crate::coordinator) fn share_timer(&mut self, index: PartitionIndex, key: &TimerKey, now: Now) {
         let TimerKey::Session { group: id, member } = key else { return };
         let Some((partition, mut turn)) = self.parts(index, now) else { return };
-        let Some(group) = partition.shares.get(id) else { return };
+        let Some(group) = partition.shares.get_mut(id) else { return };
         if !group.is_out(member, key, &mut turn) {
             return;
         }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use kafka_protocol::messages::join_group_request::JoinGroupRequestProtocol;
 use kafka_protocol::messages::leave_group_request::MemberIdentity;
 use kafka_protocol::messages::offset_commit_request::{
@@ -13,10 +13,11 @@ use kafka_protocol::messages::offset_commit_request::{
 use kafka_protocol::messages::offset_fetch_request::{OffsetFetchRequestGroup, OffsetFetchRequestTopics};
 use kafka_protocol::messages::sync_group_request::SyncGroupRequestAssignment;
 use kafka_protocol::messages::{
-    GroupId, HeartbeatRequest, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest, OffsetCommitRequest,
+    ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, GroupId, HeartbeatRequest,
+    HeartbeatResponse, JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest, OffsetCommitRequest,
     SyncGroupRequest, SyncGroupResponse, TopicName,
 };
-use kafka_protocol::protocol::StrBytes;
+use kafka_protocol::protocol::{Encodable as _, Request as _, StrBytes};
 
 use crate::base::PartitionIndex;
 use crate::base::clock::{Monotonic, Now, Timestamp};
@@ -29,10 +30,14 @@ use crate::coordinator::{
     Client, Content, Coordinator, Effect, KeyValue, ReplyToken, Request, Response, Ticket,
 };
 use crate::metadata::Image;
-use crate::wire::ErrorCode;
+use crate::wire::beat::Beat;
+use crate::wire::header::{CorrelationId, RequestHeader};
+use crate::wire::{ErrorCode, api};
 
 pub(super) const GROUP: &str = "g";
 pub(super) const OK: i16 = 0;
+const CLIENT: &str = "client";
+const HOST: &str = "/127.0.0.1";
 /// The wall clock when the monotonic one is 0.
 const WALL_START_MS: i64 = 1_700_000_000_000;
 pub(super) const SESSION_MS: i32 = 10_000;
@@ -262,11 +267,42 @@ impl Harness {
     pub(super) fn send(&mut self, request: Request) -> ReplyToken {
         let token = ReplyToken(self.next_token);
         self.next_token += 1;
-        let client = Client { api_version: self.version, id: text("client"), host: text("/127.0.0.1") };
+        let client = Client { api_version: self.version, id: text(CLIENT), host: text(HOST) };
         let now = self.now();
+        let on_short_way = self.beat(&request);
         self.coordinator.handle(request, &client, token, now);
         self.run_effects();
+        if on_short_way.is_some() {
+            assert_eq!(self.replies.get(&token), on_short_way.as_ref(), "both ways answer the same");
+        }
         token
+    }
+
+    /// The answer to a heartbeat that is answered at once and in place.
+    pub(super) fn beat(&mut self, request: &Request) -> Option<Response> {
+        let now = self.now();
+        match request {
+            Request::Heartbeat(request) => {
+                let beat = Beat {
+                    group: request.group_id.0.clone(),
+                    member: request.member_id.clone(),
+                    instance: request.group_instance_id.clone(),
+                    epoch: request.generation_id,
+                };
+                let is_served = self.coordinator.classic_beat(&beat, now);
+                is_served.then(|| Response::Heartbeat(HeartbeatResponse::default()))
+            }
+            Request::ConsumerHeartbeat(request) => {
+                let beat = read_beat(request)?;
+                let interval_ms = self.coordinator.consumer_beat(&beat, CLIENT.as_bytes(), HOST, now)?;
+                let response = ConsumerGroupHeartbeatResponse::default()
+                    .with_member_id(Some(beat.member))
+                    .with_member_epoch(beat.epoch)
+                    .with_heartbeat_interval_ms(interval_ms);
+                Some(Response::ConsumerHeartbeat(response))
+            }
+            _ => None,
+        }
     }
 
     pub(super) fn reply(&mut self, token: ReplyToken) -> Option<Response> {
@@ -405,6 +441,16 @@ impl Harness {
             other => panic!("{other:?}"),
         }
     }
+}
+
+/// A heartbeat as it comes over the wire.
+pub(super) fn read_beat(request: &ConsumerGroupHeartbeatRequest) -> Option<Beat> {
+    const VERSION: i16 = 1;
+    let api = api::find(ConsumerGroupHeartbeatRequest::KEY)?;
+    let header = RequestHeader { api, version: VERSION, correlation_id: CorrelationId(1), client_id: None };
+    let mut body = BytesMut::new();
+    request.encode(&mut body, VERSION).ok()?;
+    Beat::of_consumer(&header, &body.freeze())
 }
 
 /// A consumer's subscription to topic "t", version 0.

@@ -1,5 +1,6 @@
 //! Tests of the whole coordinator through its interface, over a log in memory.
 
+mod beats;
 mod consumer_migration;
 mod consumer_simulation;
 mod consumers;
