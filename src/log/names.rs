@@ -29,6 +29,16 @@ impl FileKind {
         FileKind::Spare,
     ];
 
+    /// All files that a segment may have, in the order in which they go: the log file last, for what a crash leaves of a
+    /// segment is never a log without its past.
+    pub const OF_SEGMENT: [FileKind; 5] = [
+        FileKind::Snapshot,
+        FileKind::OffsetIndex,
+        FileKind::TimeIndex,
+        FileKind::TransactionIndex,
+        FileKind::Log,
+    ];
+
     fn extension(self) -> &'static str {
         match self {
             FileKind::Log => "log",

@@ -589,16 +589,10 @@ pub(super) fn create_segment<F: Files>(files: &F, dir: &Path, base: Offset) -> R
 
 /// Removes all files of some segments.
 pub(super) fn remove_segments<F: Files>(files: &F, dir: &Path, bases: &[Offset]) -> Result<(), LogError> {
-    let kinds = [
-        FileKind::Snapshot,
-        FileKind::OffsetIndex,
-        FileKind::TimeIndex,
-        FileKind::TransactionIndex,
-        FileKind::Log,
-    ];
     // Youngest first: a crash leaves no gap.
     for base in bases.iter().rev() {
-        let paths: Vec<PathBuf> = kinds.iter().map(|kind| names::file(dir, *base, *kind)).collect();
+        let paths: Vec<PathBuf> =
+            FileKind::OF_SEGMENT.iter().map(|kind| names::file(dir, *base, *kind)).collect();
         jobs::unlink(files, &paths)?;
     }
     files.sync_dir(dir).context("sync", dir)

@@ -114,16 +114,8 @@ fn rename_deleted<F: Files>(
     bases: &[Offset],
 ) -> Result<Vec<PathBuf>, LogError> {
     let mut renamed = Vec::new();
-    // The log file last: what a crash leaves of a segment is never a log without its past.
-    let kinds = [
-        FileKind::Snapshot,
-        FileKind::OffsetIndex,
-        FileKind::TimeIndex,
-        FileKind::TransactionIndex,
-        FileKind::Log,
-    ];
     for base in bases {
-        for kind in kinds {
+        for kind in FileKind::OF_SEGMENT {
             let path = names::file(dir, *base, kind);
             let to = names::deleted(&path);
             match context.files.rename(&path, &to) {
