@@ -1,12 +1,13 @@
 //! [`Files`] on the operating system, through rustix: no `unsafe` here.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::ReadWriteFlags;
 
 use super::journal::journal;
@@ -65,9 +66,9 @@ impl Files for OsFiles {
                 options.write(true).create_new(true);
             }
         }
-        let Some(journal) = journal() else { return options.open(path).map(OsFile) };
+        let Some(journal) = journal() else { return open_quietly(options, path).map(OsFile) };
         let is_new = matches!(mode, OpenMode::Create | OpenMode::CreateNew) && !path.try_exists()?;
-        let file = options.open(path)?;
+        let file = open_quietly(options, path)?;
         if is_new {
             journal.created(path)?;
         }
@@ -126,6 +127,18 @@ impl Files for OsFiles {
         let lines = journal.lines();
         File::open(path)?.sync_all()?;
         journal.synced_dir(path, lines)
+    }
+}
+
+/// Opens a file so that reads leave the time of the last access alone. Else, under `relatime`, each read behind a write
+/// changes the inode: a part in the file system's journal, and a wait for it now and then, on a shard too.
+fn open_quietly(mut options: OpenOptions, path: &Path) -> io::Result<File> {
+    match options.custom_flags(OFlags::NOATIME.bits() as i32).open(path) {
+        // Only the owner of a file may ask for that.
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::PERM.raw_os_error()) => {
+            options.custom_flags(0).open(path)
+        }
+        opened => opened,
     }
 }
 
@@ -246,6 +259,21 @@ mod tests {
         let mut back = vec![0; whole.len() + 5];
         assert_eq!(file.read_at(&mut back, 0).unwrap(), back.len());
         assert_eq!(&back[5..], &whole);
+    }
+
+    #[test]
+    fn reads_leave_the_time_of_the_last_access_alone() {
+        // Not in a tmpfs, which keeps none.
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let file = OsFiles.open(&dir.path().join("f"), OpenMode::CreateNew).unwrap();
+        file.write_all_at(&mut [IoSlice::new(b"abc")], 0).unwrap();
+        // Before the last change: the next read would note itself.
+        let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1);
+        file.0.set_times(std::fs::FileTimes::new().set_accessed(long_ago)).unwrap();
+        let mut bytes = [0; 3];
+        assert_eq!(file.read_at(&mut bytes, 0).unwrap(), 3);
+        assert_eq!(file.read_cached_at(&mut bytes, 0).unwrap(), Some(3));
+        assert_eq!(file.0.metadata().unwrap().accessed().unwrap(), long_ago);
     }
 
     #[test]
