@@ -133,7 +133,7 @@ async fn read_small(shard: &Rc<Shard>, range: FileRange<OsFiles>, watch: &Watch)
         return Ok(buffer.into());
     }
     // Not in the page cache: a file thread waits for the disk.
-    let threads = &shard.settings().directories.threads;
+    let threads = &shard.settings().directories.readers;
     let failed = file_error(&range);
     watch.enter(Phase::Serving, clock::monotonic());
     let (buffer, read) = threads
@@ -163,7 +163,7 @@ async fn send_range(
         let length = PROBE_EVERY.min(end - position);
         if !in_page_cache(&range, position, length)? {
             let file = range.file.clone();
-            let threads = &shard.settings().directories.threads;
+            let threads = &shard.settings().directories.readers;
             // Our disk's time, not the peer's.
             watch.enter(Phase::Serving, clock::monotonic());
             let read = threads
@@ -189,11 +189,11 @@ async fn send_range(
     Ok(())
 }
 
-/// At the tail of a log, the first and the last byte are looked for: 1.2 µs. Elsewhere every page is, which costs
-/// 3–6 µs for 256 KiB: memory that ran short may have taken any of them.
+/// At the tail of a log, the first and the last byte are looked for: 1.2 µs. Elsewhere every page is, too, which costs
+/// 3–6 µs more for 256 KiB: memory that ran short may have taken any of them.
 fn in_page_cache(range: &FileRange<OsFiles>, position: u64, length: u64) -> Result<bool, SendError> {
     if !range.at_tail {
-        return cached::is_cached(&range.file.as_fd(), position, length).map_err(file_error(range));
+        return cached::is_ready(&range.file.as_fd(), position, length).map_err(file_error(range));
     }
     let mut byte = [0];
     for at in [position, position + length - 1] {
