@@ -90,6 +90,8 @@ crate::families! {
     MESH_CALLS: gauge "kuring_mesh_calls" ["shard"];
     /// Jobs that wait for a file thread.
     FILE_JOBS_WAITING: gauge "kuring_file_jobs_waiting" [];
+    /// Reads of what is not in the page cache that wait for a thread.
+    COLD_READS_WAITING: gauge "kuring_cold_reads_waiting" [];
 
     /// 1 while the log directory serves, 0 once it has failed.
     DIRECTORY_ONLINE: gauge "kuring_log_directory_online" ["directory"];
@@ -245,7 +247,7 @@ const LIMITS: [(&str, &str); 9] = [
     (SERVE_MEMORY, "A request waited because its shard held kuring.memory.serve.bytes."),
     (RECEIVE_MEMORY, "A connection waited because its shard held kuring.memory.receive.bytes of requests."),
     (MESH_CREDIT, "A request waited because its shard had sent another as many as it may."),
-    (FILE_JOBS, "A job found the queue of the file threads full."),
+    (FILE_JOBS, "A job found the queue of the file threads, or of those that read for clients, full."),
     (FETCH_SESSION_SLOTS, "A fetch session made room for another."),
 ];
 

@@ -203,6 +203,7 @@ fn memory(
     text.add(&names::RECEIVE_MAX, &[], limits_of_shard.receive_bytes(shards));
     text.add(&names::SERVE_MAX, &[], limits_of_shard.serve_bytes_max);
     text.add(&names::FILE_JOBS_WAITING, &[], sources.directories.threads.queued());
+    text.add(&names::COLD_READS_WAITING, &[], sources.directories.readers.queued());
     text.add(&names::UNFLUSHED, &[], sum(|report| report.figures.unflushed_bytes));
     text.add(&names::OPEN_FILES_NEEDED, &[], sources.open_files_needed);
     let gate = sources.gate.counts();
@@ -217,7 +218,8 @@ fn memory(
     }
     *limits.entry(names::RECEIVE_MEMORY).or_default() += sum(|report| report.figures.receive_muted);
     *limits.entry(names::MESH_CREDIT).or_default() += sum(|report| report.figures.mesh_credit_waits);
-    *limits.entry(names::FILE_JOBS).or_default() += sources.directories.threads.over_limit();
+    *limits.entry(names::FILE_JOBS).or_default() +=
+        sources.directories.threads.over_limit() + sources.directories.readers.over_limit();
     *limits.entry(names::FETCH_SESSION_SLOTS).or_default() +=
         sum(|report| report.connections.sessions.evictions);
 }

@@ -314,7 +314,7 @@ async fn read_more(
             Some(FetchedPart::Data(data)) => {
                 let Some(range) = data.range else { return Ok(None) };
                 let directory = range.file.directory();
-                let threads = &shard.settings().directories.threads;
+                let threads = &shard.settings().directories.readers;
                 let read = threads.run("coordinator load", move || {
                     let mut bytes = vec![0; range.length as usize];
                     let count = range.file.read_at(&mut bytes, range.position)?;

@@ -42,6 +42,8 @@ struct Locked {
 pub(super) fn open(config: &BrokerConfig) -> Result<Opened, StartError> {
     let threads = FileThreads::start("files", config.file_threads, FILE_JOBS_MAX)
         .map_err(|error| StartError::Io { what: "file threads", error })?;
+    let readers = FileThreads::start("readers", config.file_threads, FILE_JOBS_MAX)
+        .map_err(|error| StartError::Io { what: "reading threads", error })?;
     let mut never_opened = Vec::new();
     let locked = lock_all(config, &mut never_opened)?;
     let metadata_lock = match is_log_dir(&config.metadata_log_dir, config) {
@@ -99,7 +101,7 @@ pub(super) fn open(config: &BrokerConfig) -> Result<Opened, StartError> {
     // One that has all comes first.
     futures.sort_by_key(|entry: &StartEntry| entry.found.moved.is_none());
     let found = (start_list, StartList::new(futures));
-    let directories = Directories::new(list, never_opened, metadata, threads, found, stop);
+    let directories = Directories::new(list, never_opened, metadata, threads, readers, found, stop);
     let directories = Arc::new(directories);
     Ok(Opened { directories, cluster_id, partitions, deleted, _metadata_lock: metadata_lock })
 }

@@ -39,6 +39,9 @@ pub struct Directories {
     /// Paths of those that failed at the start.
     pub never_opened: Vec<PathBuf>,
     pub threads: FileThreads,
+    /// For what readers wait for. A cold read may take as long as the disk's queue is, and an append that needs a file,
+    /// or the metadata log, must not stand behind it; nor a reader behind syncs.
+    pub readers: FileThreads,
     pub cleaner: Cleaner,
     /// What the start found on disk and no shard has opened yet.
     pub start_list: StartList,
@@ -222,6 +225,7 @@ impl Directories {
         never_opened: Vec<PathBuf>,
         metadata: Option<usize>,
         threads: FileThreads,
+        readers: FileThreads,
         (start_list, futures): (StartList, StartList),
         stopping: Arc<AtomicBool>,
     ) -> Self {
@@ -235,6 +239,7 @@ impl Directories {
             list,
             never_opened,
             threads,
+            readers,
             cleaner,
             start_list,
             futures,

@@ -269,7 +269,7 @@ impl Shard {
     ) -> FetchedPart {
         let mut job = job;
         loop {
-            let outcome = self.settings.directories.threads.run("cold read plan", move || job.run()).await;
+            let outcome = self.settings.directories.readers.run("cold read plan", move || job.run()).await;
             let Some(replica) = self.replica(request.parts[index].key) else {
                 return failed(ErrorCode::UnknownTopicOrPartition);
             };

@@ -62,7 +62,7 @@ impl Shard {
     ) -> Result<OffsetAnswer, ErrorCode> {
         for _ in 0..LOOKS_MAX {
             let layout = job.layout();
-            let threads = &self.settings.directories.threads;
+            let threads = &self.settings.directories.readers;
             let (found, learnt) = threads.run("offset by time", move || job.look()).await;
             let replica = self.replica(query.key).ok_or(ErrorCode::UnknownTopicOrPartition)?;
             let is_current = replica.with(|partition| {

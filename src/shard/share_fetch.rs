@@ -228,7 +228,7 @@ impl Shard {
         // The first batch is read whole, or nobody would ever get past it.
         let length = range.length.max(data.first_batch_bytes) as usize;
         let (file, position) = (range.file.clone(), range.position);
-        let threads = &self.settings.directories.threads;
+        let threads = &self.settings.directories.readers;
         let read = threads.run("share read", move || {
             let mut bytes = vec![0; length];
             let count = file.read_at(&mut bytes, position)?;

@@ -600,7 +600,8 @@ pub(super) static SERVER: &[Definition] = &[
         Some("4"),
         Between(1, 256),
         Medium,
-        "The threads for file operations that may wait for the disk.",
+        "The threads for file operations that may wait for the disk; as many more read for clients what is not in \
+         the page cache.",
     ),
     p(
         "kuring.cleaner.cpu.percent",
