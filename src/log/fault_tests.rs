@@ -337,10 +337,10 @@ fn the_scrub_reads_all_and_finds_what_was_changed() {
     let scrub = |log: &Log<MemFiles>| {
         let (mut position, mut bytes, mut findings) = (None, 0, Vec::new());
         while let Some(job) = log.scrub_job(position, 400) {
-            let outcome = job.run().unwrap();
-            bytes += outcome.read.map_or(0, |(_, from, to)| u64::from(to - from));
-            findings.extend(outcome.findings);
-            position = Some(outcome.next);
+            let scrubbed = log.finish_scrub(job.run().unwrap()).unwrap();
+            bytes += scrubbed.bytes;
+            findings.extend(scrubbed.findings);
+            position = Some(scrubbed.next);
         }
         (bytes, findings)
     };

@@ -73,7 +73,7 @@ pub use producers::{Origin, ProducerDescription};
 pub use read::{Read, ReadJob, ReadOutcome, ReadPlan, ReadRequest};
 pub use recovery::{Gaps, OpenError, OpenOptions};
 pub use reserve::Reserve;
-pub use scrub::{ScrubFinding, ScrubJob, ScrubOutcome, ScrubPosition};
+pub use scrub::{ScrubFinding, ScrubJob, ScrubOutcome, ScrubPosition, Scrubbed};
 pub use segment::{FileRange, OffsetMetadata, SegmentFile, TimestampOffset};
 pub use txn_index::AbortedTransaction;
 pub use verification::{Claim, Guard, Query as VerificationQuery};

@@ -23,6 +23,8 @@ pub struct ScrubPosition {
     pub position: u32,
     /// The first offset that may be there.
     offset: Offset,
+    /// Of the log's segments then: where a batch begins in a file says nothing of the one that took its place.
+    layout: u64,
 }
 
 /// A batch that is not what was written.
@@ -43,29 +45,38 @@ pub struct ScrubJob<F: Files> {
     from: ScrubPosition,
     size: u32,
     bytes_max: u32,
-    layout: u64,
 }
 
-/// What a stretch came to.
+/// What a job found, for [`Log::finish_scrub`].
 pub struct ScrubOutcome<F: Files> {
     /// The file and the stretch of it that was read; none when the segment is gone.
     pub read: Option<(Arc<SegmentFile<F>>, u32, u32)>,
+    findings: Vec<ScrubFinding>,
+    next: ScrubPosition,
+}
+
+/// What a stretch came to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Scrubbed {
+    pub bytes: u64,
     pub findings: Vec<ScrubFinding>,
-    /// Where to go on; the caller asks the log for it.
+    /// Where to go on, for [`Log::scrub_job`].
     pub next: ScrubPosition,
-    /// Findings count only if the log's segments are still these: see [`Log::is_current`].
-    pub layout: u64,
 }
 
 impl<F: Files> Log<F> {
-    /// *Shard.* The job for the next stretch from `from` on, of about `bytes_max`; `None` at the log's end, and while
-    /// compaction exchanges files.
+    /// *Shard.* The job for the next stretch from `from` on, of about `bytes_max`; `None` at the log's end, while
+    /// compaction exchanges files, and once it has done so since: the next round reads the new ones.
     pub fn scrub_job(&self, from: Option<ScrubPosition>, bytes_max: u32) -> Option<ScrubJob<F>> {
         if self.upkeep.has_swaps() {
             return None;
         }
-        let before_all = Offset(i64::MIN);
-        let from = from.unwrap_or(ScrubPosition { segment: before_all, position: 0, offset: before_all });
+        let (before_all, layout) = (Offset(i64::MIN), self.layout);
+        let from =
+            from.unwrap_or(ScrubPosition { segment: before_all, position: 0, offset: before_all, layout });
+        if from.layout != layout {
+            return None;
+        }
         let is_left = |base: Offset, size: u32| match base.cmp(&from.segment) {
             std::cmp::Ordering::Less => false,
             std::cmp::Ordering::Equal => from.position < size,
@@ -74,7 +85,7 @@ impl<F: Files> Log<F> {
         let segment = self.segments.iter().find(|segment| is_left(segment.base, segment.size))?;
         let from = match segment.base == from.segment {
             true => from,
-            false => ScrubPosition { segment: segment.base, position: 0, offset: segment.base },
+            false => ScrubPosition { segment: segment.base, position: 0, offset: segment.base, layout },
         };
         Some(ScrubJob {
             context: Arc::clone(&self.context),
@@ -83,8 +94,15 @@ impl<F: Files> Log<F> {
             from,
             size: segment.size,
             bytes_max,
-            layout: self.layout,
         })
+    }
+
+    /// *Shard.* What a stretch came to; `None` when compaction has exchanged the file under it: what looks like damage may
+    /// be of a file that was taken away while it was read.
+    pub fn finish_scrub(&self, outcome: ScrubOutcome<F>) -> Option<Scrubbed> {
+        let ScrubOutcome { read, findings, next } = outcome;
+        let bytes = read.map_or(0, |(_, from, to)| u64::from(to - from));
+        (next.layout == self.layout).then_some(Scrubbed { bytes, findings, next })
     }
 }
 
@@ -101,20 +119,15 @@ impl ScrubJob<OsFiles> {
 impl<F: Files> ScrubJob<F> {
     /// *File thread.*
     pub fn run(self) -> Result<ScrubOutcome<F>, LogError> {
-        let ScrubPosition { segment, position, mut offset } = self.from;
+        let ScrubPosition { segment, position, mut offset, layout } = self.from;
         let path = names::file(&self.dir, segment, FileKind::Log);
-        let gone = ScrubPosition { segment, position: u32::MAX, offset };
+        let gone = ScrubPosition { segment, position: u32::MAX, offset, layout };
         let file = match self.file {
             Some(file) => file,
             None => match self.context.files.open(&path, OpenMode::Read) {
                 // Retention has taken it.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    return Ok(ScrubOutcome {
-                        read: None,
-                        findings: Vec::new(),
-                        next: gone,
-                        layout: self.layout,
-                    });
+                    return Ok(ScrubOutcome { read: None, findings: Vec::new(), next: gone });
                 }
                 opened => SegmentFile::new(&self.context, opened.context("open", &path)?),
             },
@@ -144,7 +157,7 @@ impl<F: Files> ScrubJob<F> {
             break;
         }
         let end = next.min(self.size);
-        let next = ScrubPosition { segment, position: next, offset };
-        Ok(ScrubOutcome { read: Some((file, position, end)), findings, next, layout: self.layout })
+        let next = ScrubPosition { segment, position: next, offset, layout };
+        Ok(ScrubOutcome { read: Some((file, position, end)), findings, next })
     }
 }

@@ -47,7 +47,7 @@ impl Shard {
         loop {
             let job = replica.with(|partition| partition.log().scrub_job(position, STRETCH_BYTES));
             let Ok(Some(job)) = job else { return };
-            let outcome = directories.threads.run("scrub", move || run(job)).await;
+            let outcome = directories.readers.run("scrub", move || run(job)).await;
             let outcome = match outcome {
                 Ok(outcome) => outcome,
                 Err(error) => {
@@ -55,11 +55,10 @@ impl Shard {
                     return;
                 }
             };
-            if replica.with(|partition| partition.log().is_current(outcome.layout)) != Ok(true) {
-                // Compaction has exchanged the files under it: the next round reads the new ones.
+            let Ok(Some(scrubbed)) = replica.with(|partition| partition.log().finish_scrub(outcome)) else {
                 return;
-            }
-            for finding in &outcome.findings {
+            };
+            for finding in &scrubbed.findings {
                 directories.counters.scrub_findings.fetch_add(1, Ordering::Relaxed);
                 tracing::error!(
                     partition = %replica.topic_partition,
@@ -70,14 +69,11 @@ impl Shard {
                     finding.why
                 );
             }
-            position = Some(outcome.next);
-            let bytes = outcome.read.as_ref().map_or(0, |(_, from, to)| u64::from(to - from));
-            directories.counters.scrubbed_bytes.fetch_add(bytes, Ordering::Relaxed);
-            let pause = Duration::from_secs(bytes).as_nanos() / u128::from(bytes_per_second);
+            position = Some(scrubbed.next);
+            directories.counters.scrubbed_bytes.fetch_add(scrubbed.bytes, Ordering::Relaxed);
+            let pause = Duration::from_secs(scrubbed.bytes).as_nanos() / u128::from(bytes_per_second);
             self.sleep(Duration::from_nanos(u64::try_from(pause).unwrap_or(u64::MAX))).await;
-            // After an exchange in the pause the position would be one of another file.
-            let is_current = replica.with(|partition| partition.log().is_current(outcome.layout));
-            if self.is_stopping() || is_current != Ok(true) {
+            if self.is_stopping() {
                 return;
             }
         }

@@ -130,19 +130,22 @@ fn indexes_that_were_built_of_a_file_before_its_exchange_are_void() {
 fn the_scrub_waits_while_exchanged_files_have_no_names_and_what_it_read_before_is_void() {
     let mut bench = dirty();
     let cleaned = first_group(&mut bench);
-    let before = bench.log().scrub_job(None, 400).unwrap();
+    let first = bench.log().scrub_job(None, 400).unwrap().run().unwrap();
+    let position = bench.log().finish_scrub(first).unwrap().next;
+    let before = bench.log().scrub_job(Some(position), 400).unwrap();
     assert!(bench.log().exchange(cleaned).is_ok());
     let outcome = before.run().unwrap();
-    assert!(!bench.log().is_current(outcome.layout));
+    assert_eq!(bench.log().finish_scrub(outcome), None);
     assert!(bench.log().scrub_job(None, 400).is_none());
     bench.settle().unwrap();
+    assert!(bench.log().scrub_job(Some(position), 400).is_none(), "a position in a file that is gone");
     let (mut position, mut bytes) = (None, 0);
     while let Some(job) = bench.log().scrub_job(position, 400) {
         let outcome = job.run().unwrap();
-        assert!(bench.log().is_current(outcome.layout));
-        assert_eq!(outcome.findings, []);
-        bytes += outcome.read.map_or(0, |(_, from, to)| u64::from(to - from));
-        position = Some(outcome.next);
+        let scrubbed = bench.log().finish_scrub(outcome).unwrap();
+        assert_eq!(scrubbed.findings, []);
+        bytes += scrubbed.bytes;
+        position = Some(scrubbed.next);
     }
     assert_eq!(bytes, bench.log().size());
 }
