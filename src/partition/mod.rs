@@ -158,6 +158,13 @@ impl<F: Files, T> Partition<F, T> {
         Some(job)
     }
 
+    /// The start of a flush of what has been dirty for long, and a checkpoint behind it: a start after a crash reads no more
+    /// again than what came since.
+    pub fn start_write_back(&mut self) -> Option<FlushJob<F>> {
+        self.log.request_checkpoint();
+        self.start_flush()
+    }
+
     /// Takes the result of a flush; true when the high watermark moved. An error takes the directory
     /// offline: what the file holds is not known any more.
     pub fn finish_flush(

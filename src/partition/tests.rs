@@ -139,3 +139,23 @@ fn one_flush_is_under_way_at_a_time_and_the_next_covers_what_came_meanwhile() {
     assert_eq!(committed.iter().map(|committed| committed.token).collect::<Vec<_>>(), [1, 2]);
     assert!(partition.flush_due(NOW).is_none());
 }
+
+#[test]
+fn after_write_back_the_recovery_point_follows() {
+    let mut partition = partition(Durability::PageCache);
+    let mut committed = Vec::new();
+    let mut settle = |partition: &mut Partition<MemFiles, u32>| {
+        while let Some(job) = partition.log_mut().next_job(NOW) {
+            partition.finish_job(job.run(), NOW, &mut committed).unwrap();
+        }
+        partition.log().recovery_point()
+    };
+    enqueue(&mut partition, 1);
+    turn(&mut partition, 4 * VALUE_BYTES);
+    settle(&mut partition);
+    enqueue(&mut partition, 2);
+    turn(&mut partition, 4 * VALUE_BYTES);
+    let flush = partition.start_write_back().unwrap();
+    partition.finish_flush(flush.run(), NOW, &mut Vec::new()).unwrap();
+    assert_eq!(settle(&mut partition), partition.log().log_end());
+}

@@ -103,13 +103,10 @@ impl Shard {
     /// after a batch of messages and by a connection after the frames of one receive.
     pub fn end_turn(self: &Rc<Self>) {
         let mut dirty = std::mem::take(&mut *self.dirty.borrow_mut()).into_iter();
-        let mut budget_bytes = TURN_BYTES_MAX;
-        while budget_bytes > 0
-            && let Some(replica) = dirty.next()
-        {
+        give_turns(&mut dirty, TURN_BYTES_MAX, |replica, budget_bytes| {
             replica.is_dirty.set(false);
-            self.turn(&replica, &mut budget_bytes);
-        }
+            self.turn(&replica, budget_bytes);
+        });
         if dirty.len() > 0 {
             // They go first in the next turn.
             self.dirty.borrow_mut().splice(0..0, dirty);
@@ -251,5 +248,34 @@ impl Shard {
             self.counters.append_timeouts.increment();
             self.answer_append(in_flight);
         }
+    }
+}
+
+/// Gives turns from the front until they have used `budget_bytes` up together; leaves the rest.
+fn give_turns<T>(
+    waiting: &mut impl Iterator<Item = T>,
+    mut budget_bytes: usize,
+    mut turn: impl FnMut(T, &mut usize),
+) {
+    while budget_bytes > 0
+        && let Some(next) = waiting.next()
+    {
+        turn(next, &mut budget_bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn partitions_share_the_budget_of_a_turn_and_the_rest_of_them_wait_for_the_next() {
+        let (mut waiting, mut served) = (0..5, Vec::new());
+        give_turns(&mut waiting, 10, |partition, budget_bytes| {
+            served.push(partition);
+            // The last one may go beyond it.
+            *budget_bytes = budget_bytes.saturating_sub(4);
+        });
+        assert_eq!((served, waiting), (vec![0, 1, 2], 3..5));
     }
 }

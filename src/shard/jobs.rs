@@ -316,10 +316,8 @@ impl Shard {
     }
 
     fn write_back(self: &Rc<Self>, replica: &Rc<Replica>) {
-        // The recovery point follows, so that a start after a crash rereads half a minute at most.
-        let _ = replica.with(|partition| partition.log_mut().request_checkpoint());
         match replica.with(|partition| {
-            (partition.start_flush(), partition.log().flushed() >= partition.log().log_end())
+            (partition.start_write_back(), partition.log().flushed() >= partition.log().log_end())
         }) {
             Ok((Some(job), _)) => self.run_flush(replica.clone(), job),
             // A job has flushed it meanwhile.

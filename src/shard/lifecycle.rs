@@ -642,3 +642,31 @@ impl OpenFailure {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::BrokerId;
+    use crate::log::{DirLock, LogContext};
+    use crate::shard::{CommitService, Space};
+
+    #[test]
+    fn a_creation_that_fails_leaves_nothing_of_the_partition() {
+        let folder = tempfile::tempdir().unwrap();
+        let home = Directory {
+            lock: DirLock::acquire(folder.path()).unwrap(),
+            log_dir: LogDir::open(OsFiles, folder.path(), "cluster", BrokerId(1)).unwrap().0,
+            commit: CommitService::start(folder.path()).unwrap(),
+            context: Arc::new(LogContext::new(OsFiles)),
+            space: Space::new(folder.path(), 0),
+        };
+        let name = TopicPartition::new("t", PartitionIndex(0));
+        let dir = home.log_dir.partition_dir(&name);
+        // In the way of the last of its files.
+        std::fs::create_dir_all(dir.join("00000000000000000000.timeindex")).unwrap();
+        let topic = TopicId(uuid::Uuid::from_u128(7));
+        assert!(create(&home, name.clone(), topic, Arc::default()).is_err());
+        assert!(!dir.exists(), "the next attempt would take it for another topic's and put it aside");
+        assert!(create(&home, name, topic, Arc::default()).is_ok());
+    }
+}

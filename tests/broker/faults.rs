@@ -175,6 +175,48 @@ fn a_topic_made_on_a_full_disk_opens_when_there_is_room_and_leaves_no_strays() {
 }
 
 #[test]
+fn the_cleaner_takes_no_room_of_a_full_disk_and_goes_on_when_there_is_some() {
+    if Broker::is_kafka() {
+        return;
+    }
+    let Some(unshare) = namespaces(false) else { return };
+    let settings = [
+        ("log.dirs", "~/small"),
+        ("metadata.log.dir", "~/data"),
+        ("kuring.reserve.bytes", "2097152"),
+        ("kuring.preallocated.bytes", "0"),
+        ("log.cleaner.backoff.ms", "100"),
+        ("log.flush.offset.checkpoint.interval.ms", "100"),
+    ];
+    let broker = broker_on(&unshare, "mount -t tmpfs -o size=24m tmpfs ~/small", &settings);
+    let client = Client::of(&broker);
+    let settings = [
+        ("cleanup.policy", "compact"),
+        ("segment.bytes", "1048576"),
+        ("min.cleanable.dirty.ratio", "0.01"),
+        ("min.compaction.lag.ms", "3600000"),
+    ];
+    client.create_topic("compacted", 1, &settings);
+    client.create_topic("ballast", 1, &[]);
+    // A few closed segments of one key: cleaned they take next to nothing.
+    let records: Vec<Send> = (0..60)
+        .map(|_| Send { key: Some(b"key".to_vec()), ..Send::value(vec![b'x'; 64 << 10]).to(0) })
+        .collect();
+    client.send(&client.producer(&[]), "compacted", &records);
+    let cleanings = || crate::admin::metric(&broker, "kuring_cleaner_runs_total");
+    let filler = inside(&broker, &broker.home().join("small/filler"));
+    fill_up(&filler);
+    assert!(fill(&client, "ballast", 0, 100).1.is_some());
+    eventually("it is noticed", || broker.log().contains("the disk is full").then_some(()));
+    assert_eq!(cleanings(), 0);
+    Raw::connect(&broker).set_topic_config("compacted", "min.compaction.lag.ms", Some("0"));
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(cleanings(), 0, "it took of what the reserve had left");
+    std::fs::remove_file(&filler).expect("it was made above");
+    eventually("there is room, and it is cleaned", || (cleanings() > 0).then_some(()));
+}
+
+#[test]
 fn producers_that_wait_out_a_full_disk_lose_nothing_and_repeat_nothing() {
     if Broker::is_kafka() {
         return;

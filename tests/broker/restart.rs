@@ -104,6 +104,33 @@ fn sigterm_ends_it_cleanly_and_quickly_with_a_thousand_partitions() {
 }
 
 #[test]
+fn a_directory_with_a_log_that_could_not_be_opened_is_not_called_clean() {
+    if Broker::is_kafka() {
+        return;
+    }
+    let mut broker = Broker::start();
+    let client = Client::of(&broker);
+    client.create_topic("broken", 1, &[]);
+    append_to(&client, "broken", 1);
+    broker.terminate();
+    let marker = broker.data().join(".kafka_cleanshutdown");
+    assert!(marker.exists());
+    let segment = broker.data().join("broken-0/00000000000000000000.log");
+    let file = std::fs::File::options().write(true).open(segment).expect("the segment is there");
+    let length = file.metadata().expect("it is open").len();
+    // More than a segment can have.
+    file.set_len(3 << 30).expect("a hole takes no room");
+    broker.start_again(2);
+    eventually("it is told", || broker.log().contains("its log cannot be opened").then_some(()));
+    let (status, _) = broker.terminate();
+    assert!(status.success(), "{status}");
+    assert!(!marker.exists(), "the next start would recover nothing");
+    file.set_len(length).expect("the hole goes");
+    broker.start_again(2);
+    assert_eq!(client.offsets("broken", 0), (0, 1));
+}
+
+#[test]
 fn each_start_begins_a_new_leader_epoch() {
     let mut broker = Broker::start();
     Client::of(&broker).create_topic("epochs", 1, &[]);
