@@ -18,7 +18,7 @@ pub fn get(address: &str, path: &str) -> (u16, String) {
     try_get(address, path).expect("an answer of the admin listener")
 }
 
-fn try_get(address: &str, path: &str) -> Option<(u16, String)> {
+pub fn try_get(address: &str, path: &str) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
     write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").ok()?;

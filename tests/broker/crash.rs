@@ -9,7 +9,10 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use kafka_protocol::messages::{ProduceRequest, ProduceResponse, ResponseHeader};
+use kafka_protocol::messages::fetch_response::PartitionData;
+use kafka_protocol::messages::{
+    FetchRequest, FetchResponse, ProduceRequest, ProduceResponse, ResponseHeader,
+};
 use kafka_protocol::protocol::{Decodable as _, HeaderVersion as _};
 use kuring::base::random::Random;
 
@@ -17,7 +20,8 @@ use crate::harness::batch::{Batch, Record, read_all};
 use crate::harness::client::Client;
 use crate::harness::disk::{Disk, JOURNAL, Loss};
 use crate::harness::raw::{Answer, FETCH, PRODUCE, Raw, fetch, produce};
-use crate::harness::{Broker, now_ms};
+use crate::harness::report::process_report;
+use crate::harness::{Broker, PATIENCE, now_ms};
 
 const PARTITIONS: i32 = 3;
 /// Deleted by size and by time.
@@ -95,6 +99,8 @@ struct Crashes {
     compacted: HashMap<u64, u64>,
     counts: HashMap<&'static str, usize>,
     loss: Loss,
+    /// Acknowledged records that were looked for after a start, through all rounds.
+    checked: usize,
 }
 
 impl Crashes {
@@ -109,7 +115,14 @@ impl Crashes {
         }
         crashes.start();
         crashes.check();
-        println!("seed {}: kills by moment {:?}, lost {:?}", crashes.seed, crashes.counts, crashes.loss);
+        println!(
+            "seed {}: {} starts, kills by moment {:?}, lost {:?}, {} acknowledged records looked for",
+            crashes.seed,
+            crashes.disk.starts(),
+            crashes.counts,
+            crashes.loss,
+            crashes.checked
+        );
         let acknowledged: usize = crashes.plain.iter().map(|plain| plain.acknowledged.len()).sum();
         assert!(
             acknowledged > 20 * kills(),
@@ -159,6 +172,7 @@ impl Crashes {
             compacted: HashMap::new(),
             counts: HashMap::new(),
             loss: Loss::default(),
+            checked: 0,
         }
     }
 
@@ -247,6 +261,7 @@ impl Crashes {
             let context = format!("{context}, partition {partition}");
             let (start, end, stored) = read_plain(&self.broker, &client, partition, &context);
             assert!(end >= plain.end, "{context}: {} was on the disk, the log ends at {end}", plain.end);
+            self.checked += plain.acknowledged.len();
             for (offset, number) in &plain.acknowledged {
                 let found = (*offset - start).try_into().ok().and_then(|index: usize| stored.get(index));
                 match found {
@@ -329,6 +344,30 @@ fn send(raw: &mut Raw, topic: &str, partition: i32, batch: Batch) -> Option<i64>
     Some(answer.base_offset)
 }
 
+/// One partition's part of the answer to a fetch. When it is late it is told what the broker is doing; one that does not
+/// come at all is a hang, not a machine that is too busy.
+fn fetch_of(broker: &Broker, raw: &mut Raw, topic: &str, at: (i32, i64), context: &str) -> PartitionData {
+    raw.send::<FetchRequest>(FETCH, &fetch(topic, &[at]));
+    let begun = Instant::now();
+    let mut answer = raw.answer(PATIENCE);
+    if answer == Answer::Silence {
+        let metrics = crate::admin::try_get(broker.admin(), "/metrics").map(|(_, text)| text);
+        let report = process_report(broker);
+        println!(
+            "{context}: a fetch of {topic} {at:?} waits\n{report}\n--- metrics\n{}",
+            metrics.as_deref().unwrap_or("no answer of the admin listener"),
+        );
+        answer = raw.answer(4 * PATIENCE);
+        println!("{context}: the answer to the fetch of {topic} {at:?} took {:?}", begun.elapsed());
+    }
+    let Answer::Frame(mut frame) = answer else {
+        panic!("{context}: a fetch of {topic} {at:?} got {answer:?} after {:?}", begun.elapsed())
+    };
+    ResponseHeader::decode(&mut frame, FetchResponse::header_version(FETCH)).expect("a header");
+    let response = FetchResponse::decode(&mut frame, FETCH).expect("a response");
+    response.responses[0].partitions[0].clone()
+}
+
 /// Where a partition starts and ends, and every record between, dense.
 fn read_plain(broker: &Broker, client: &Client, partition: i32, context: &str) -> (i64, i64, Vec<Number>) {
     let mut raw = Raw::connect(broker);
@@ -336,8 +375,7 @@ fn read_plain(broker: &Broker, client: &Client, partition: i32, context: &str) -
     let (mut start, end) = client.offsets(PLAIN, partition);
     let mut next = start;
     while next < end {
-        let answer = raw.call(FETCH, &fetch(PLAIN, &[(partition, next)]));
-        let answer = &answer.responses[0].partitions[0];
+        let answer = fetch_of(broker, &mut raw, PLAIN, (partition, next), context);
         if answer.error_code == OFFSET_OUT_OF_RANGE {
             // Retention was quicker than the reader.
             let now = client.offsets(PLAIN, partition).0;
@@ -378,8 +416,7 @@ fn read_compacted(broker: &Broker, client: &Client, context: &str) -> HashMap<u6
     let mut missing: Vec<u64> = Vec::new();
     let mut last: Option<(i64, u64)> = None;
     while next < end {
-        let answer = raw.call(FETCH, &fetch(COMPACTED, &[(0, next)]));
-        let answer = &answer.responses[0].partitions[0];
+        let answer = fetch_of(broker, &mut raw, COMPACTED, (0, next), context);
         assert_eq!(answer.error_code, 0, "{context}: fetch of {next} of {end}");
         let before = next;
         for batch in read_all(answer.records.as_deref().unwrap_or_default()) {

@@ -60,6 +60,11 @@ impl Disk {
         fs::rename(temporary, self.folder().join("kill")).expect("the folder is ours");
     }
 
+    /// How often the broker was started.
+    pub fn starts(&self) -> usize {
+        self.starts
+    }
+
     pub fn journal(&self) -> String {
         fs::read_to_string(self.folder().join("journal")).unwrap_or_default()
     }

@@ -5,6 +5,7 @@ pub mod broker;
 pub mod client;
 pub mod disk;
 pub mod raw;
+pub mod report;
 
 pub use broker::Broker;
 
