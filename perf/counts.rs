@@ -5,6 +5,7 @@
 use std::hint::black_box;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use kafka_protocol::messages::fetch_request::{FetchPartition, FetchTopic};
@@ -13,11 +14,11 @@ use kafka_protocol::messages::{self, TopicName};
 use kafka_protocol::protocol::{Encodable, StrBytes};
 use kuring::base::clock::{Monotonic, Now, Timestamp};
 use kuring::base::random::Random;
-use kuring::base::{LeaderEpoch, Offset, PartitionIndex, TopicId, TopicPartition};
+use kuring::base::{BrokerId, LeaderEpoch, Offset, PartitionIndex, TopicId, TopicPartition};
 use kuring::config::{Durability, LogConfig, TopicCompression};
 use kuring::io::os::OsFiles;
 use kuring::log::{Claim, Gaps, Log, LogContext, OpenOptions, Origin};
-use kuring::partition::{Acks, Partition, QueuedAppend, Waterline};
+use kuring::partition::{Acks, Assignment, Brokers, Partition, QueuedAppend, Waterline};
 use kuring::timer::Wheel;
 use kuring::wire::fetch::{
     FetchPartitionResponse, FetchRequest, FetchResponse, FetchTopicResponse, SessionId,
@@ -125,7 +126,17 @@ fn partition(dir: &Path) -> Partition<OsFiles, u64> {
     };
     let log = Log::open(&Arc::new(LogContext::new(OsFiles)), options, NOW).expect("it is empty");
     let id = TopicId(uuid::Uuid::from_u128(7));
-    Partition::lead(log, id, LeaderEpoch(0), config, Durability::PageCache)
+    let mut partition = Partition::resume(log, id, Offset::ZERO, config, Durability::PageCache);
+    let me = BrokerId(1);
+    let assignment = Assignment {
+        leader: Some(me),
+        leader_epoch: LeaderEpoch(0),
+        partition_epoch: 0,
+        replicas: &[me],
+        isr: &[me],
+    };
+    partition.assign(&assignment, &Brokers::new(me, Duration::MAX), NOW, &mut Vec::new());
+    partition
 }
 
 /// One batch from the queue into the file and its acknowledgement.

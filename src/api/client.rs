@@ -6,15 +6,17 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use kafka_protocol::protocol::StrBytes;
 
 use super::fetch_session::SessionCache;
 use super::leaning::Leaning;
 use super::line::Line;
 use super::share_session::ShareSessions;
-use crate::base::{Budget, PartitionIndex, ShardId};
+use crate::base::{BrokerId, Budget, PartitionIndex, ShardId};
 use crate::config::ListenerName;
 use crate::metadata::{self, Image, PartitionImage, Refusal, TopicImage};
+use crate::peer::{Answer, Ends, Greeter, Identity, PeerError, is_greeting};
 use crate::shard::messages::{ControlReply, ControlRequest, Reply, Request};
 use crate::shard::{PartitionKey, Shard};
 use crate::wire::ErrorCode;
@@ -40,6 +42,8 @@ pub struct Client {
     waited: Cell<Duration>,
     beyond: RefCell<Option<Beyond>>,
     charged: Cell<usize>,
+    /// What was heard of the broker at the other end, if it is one.
+    greeter: RefCell<Option<Box<Greeter>>>,
 }
 
 /// The place beyond the shard's memory for what is in service; given back when it is dropped.
@@ -63,8 +67,43 @@ impl Client {
         let leaning = RefCell::new(Leaning::new(shard.id(), moves));
         let (waited, charged) = (Cell::default(), Cell::default());
         let (line, beyond, host) = (Rc::default(), RefCell::default(), OnceCell::new());
+        let greeter = RefCell::default();
         let share_sessions = ShareSessions::new(shard.clone());
-        Self { shard, listener, peer, sessions, share_sessions, leaning, line, host, waited, beyond, charged }
+        Self {
+            shard,
+            listener,
+            peer,
+            sessions,
+            share_sessions,
+            leaning,
+            line,
+            host,
+            waited,
+            beyond,
+            charged,
+            greeter,
+        }
+    }
+
+    /// The broker that has proved to be at the other end.
+    pub(super) fn broker(&self) -> Option<BrokerId> {
+        self.greeter.borrow().as_ref()?.broker()
+    }
+
+    /// Answers a frame of a greeting; `None` where brokers do not greet, and the frame is none that is served.
+    pub fn hear(&self, frame: &Bytes, ends: Ends) -> Option<Result<Answer, PeerError>> {
+        let greetings = self.shard.settings().greetings.as_ref()?;
+        if self.listener != self.shard.config().inter_broker_listener || !is_greeting(frame) {
+            return None;
+        }
+        // Its later requests belong to partitions of several shards.
+        self.leaning.borrow_mut().stay();
+        let image = self.shard.image();
+        let knows = |identity: &Identity| {
+            image.broker(identity.node).is_some_and(|broker| broker.log_dirs.contains(&identity.directory))
+        };
+        let mut greeter = self.greeter.borrow_mut();
+        Some(greeter.get_or_insert_default().hear(greetings, frame.clone(), ends, knows))
     }
 
     /// The connection has ended: what waits for it alone is dropped.

@@ -300,9 +300,11 @@ async fn read_more(
             bytes_max: READ_BYTES,
             current_leader_epoch: LeaderEpoch::NONE,
             last_fetched_epoch: LeaderEpoch::NONE,
+            log_start: Offset(-1),
         };
         let request = FetchRequest {
             parts: vec![part],
+            follower: None,
             waterline: Waterline::LogEnd,
             bytes_max: READ_BYTES,
             wait: None,

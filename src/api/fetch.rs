@@ -12,16 +12,17 @@ use super::client::{find_partition, find_topic};
 use super::fetch_session::{Context, SessionKey};
 use super::produce::current_leader;
 use super::shares::Shares;
-use super::{Client, CloseReason, Outcome, Piece, malformed};
+use super::{Client, CloseReason, Outcome, Piece, malformed, replica_fetch};
+use crate::base::Budget;
 use crate::base::clock::{self, Monotonic};
-use crate::base::{BrokerId, Budget};
 use crate::io::os::OsFiles;
 use crate::io::runtime::{Queue, spawn};
 use crate::log::{self, FileRange};
 use crate::metadata::Image;
 use crate::partition::Waterline;
 use crate::shard::messages::{
-    FetchPart, FetchReply, FetchRequest as OwnerFetch, FetchWait, FetchedData, FetchedPart, Reply, Request,
+    FetchPart, FetchReply, FetchRequest as OwnerFetch, FetchWait, FetchedData, FetchedPart, Follower, Reply,
+    Request,
 };
 use crate::shard::{CallHandle, Shard};
 use crate::wire::ErrorCode;
@@ -64,10 +65,10 @@ pub(super) async fn handle(client: &Rc<Client>, header: &RequestHeader, body: &B
         Ok(request) => request,
         Err(error) => return malformed(header, error),
     };
-    if request.replica_id != BrokerId(-1) {
-        // No follower exists on one node: whoever says it is one is not in the cluster.
-        return encode(client, header, failure(ErrorCode::NotLeaderOrFollower), Vec::new());
-    }
+    let follower = match replica_fetch::follower(client, &request) {
+        Ok(follower) => follower,
+        Err(code) => return encode(client, header, failure(code), Vec::new()),
+    };
     // A session may come of it, and sessions are this shard's.
     client.leaning.borrow_mut().stay();
     let mut context = match client.sessions.begin(&request, header.version >= fetch::TOPIC_ID_VERSION) {
@@ -84,7 +85,7 @@ pub(super) async fn handle(client: &Rc<Client>, header: &RequestHeader, body: &B
     let (mut merged, shares) = split(client, &image, &context.partitions);
     let bytes_max = bytes_max(client, &request);
     let may_park = memory.may_park(client);
-    fetch(client, &request, bytes_max, may_park, &mut merged, shares).await;
+    fetch(client, &request, (follower, bytes_max, may_park), &mut merged, shares).await;
     limit(&mut merged, bytes_max);
     respond(client, header, &context, merged)
 }
@@ -167,6 +168,7 @@ fn split(
             bytes_max: u32::try_from(partition.max_bytes).unwrap_or(0),
             current_leader_epoch: partition.current_leader_epoch,
             last_fetched_epoch: partition.last_fetched_epoch,
+            log_start: partition.log_start_offset,
         };
         shares.add(target.owner, place, part);
     }
@@ -178,13 +180,14 @@ fn split(
 async fn fetch(
     client: &Client,
     request: &FetchRequest,
-    bytes_max: u32,
-    may_park: bool,
+    (follower, bytes_max, may_park): (Option<Follower>, u32, bool),
     merged: &mut [Merged],
     shares: Vec<Share>,
 ) {
     let ask = Ask {
+        follower,
         waterline: match request.isolation_level {
+            _ if follower.is_some() => Waterline::LogEnd,
             IsolationLevel::ReadUncommitted => Waterline::HighWatermark,
             IsolationLevel::ReadCommitted => Waterline::LastStable,
         },
@@ -240,6 +243,7 @@ fn waits(merged: &[Merged], shares: &[Share], missing: u64) -> Vec<u64> {
 }
 
 struct Ask {
+    follower: Option<Follower>,
     waterline: Waterline,
     bytes_max: u32,
     bytes_min: u64,
@@ -284,6 +288,7 @@ async fn ask_all(
         let wait = bytes_min.map(|bytes| FetchWait { bytes_min: bytes[number], until: ask.until });
         let request = OwnerFetch {
             parts: share.parts.clone(),
+            follower: ask.follower,
             waterline: ask.waterline,
             bytes_max: ask.bytes_max,
             wait,
@@ -301,7 +306,7 @@ async fn ask_all(
         };
         longest_wait = longest_wait.max(waited);
         for (&place, part) in shares[number].places.iter().zip(parts) {
-            merged[place].take(part);
+            merged[place].take(part, ask.follower.is_some());
         }
         if !hurried {
             hurried = true;
@@ -411,7 +416,7 @@ impl Merged {
         self.response.error.is_some() || self.response.diverging_epoch.is_some()
     }
 
-    fn take(&mut self, part: FetchedPart) {
+    fn take(&mut self, part: FetchedPart, is_follower: bool) {
         let index = self.response.index;
         let mut response = FetchPartitionResponse::failed(index, None);
         self.range = None;
@@ -437,6 +442,11 @@ impl Merged {
                 response.last_stable_offset = last_stable;
                 response.log_start_offset = log_start;
                 response.diverging_epoch = Some(DivergingEpoch { epoch, end_offset: end });
+            }
+            // A follower that is out of range is told where the log begins: that is where it goes on.
+            FetchedPart::Failed { code, log_start, .. } if is_follower => {
+                response.error = Some(code);
+                response.log_start_offset = log_start;
             }
             // Nothing else is told with an error, as with Kafka.
             FetchedPart::Failed { code, .. } => response.error = Some(code),

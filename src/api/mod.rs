@@ -41,6 +41,7 @@ pub mod offset_for_leader_epoch;
 mod offsets;
 pub mod produce;
 pub mod reassignments;
+mod replica_fetch;
 pub mod share_driver;
 mod share_fetch;
 mod share_groups;

@@ -65,6 +65,17 @@ impl Epochs {
         }
     }
 
+    /// The leadership that was begun last is over. Without a record at its start, which `log_end` is then, it leaves
+    /// nothing behind.
+    pub fn forget_begun(&mut self, log_end: Offset) {
+        let (version, begun) = (self.version, std::mem::take(&mut self.begun));
+        self.truncate_end(log_end);
+        if begun {
+            // The file has never heard of it.
+            self.version = version;
+        }
+    }
+
     /// Epoch `epoch` has a record at `start`. Entries that contradict it (they never got a record that lasted) go.
     pub fn assign(&mut self, epoch: LeaderEpoch, start: Offset) {
         let known = self.starts.last().is_some_and(|last| last.epoch == epoch && start >= last.start);
@@ -174,6 +185,19 @@ mod tests {
         epochs.mark_written(epochs.version());
         epochs.assign(LeaderEpoch(3), Offset(25));
         assert!(!epochs.is_dirty());
+    }
+
+    #[test]
+    fn an_epoch_that_ends_without_a_record_leaves_nothing_behind() {
+        let mut epochs = epochs(&[(1, 10)]);
+        epochs.begin(LeaderEpoch(2), Offset(20));
+        epochs.forget_begun(Offset(20));
+        assert_eq!(epochs.latest(), Some(LeaderEpoch(1)));
+        assert!(!epochs.is_dirty());
+        epochs.begin(LeaderEpoch(3), Offset(20));
+        epochs.assign(LeaderEpoch(3), Offset(20));
+        epochs.forget_begun(Offset(25));
+        assert_eq!(epochs.latest(), Some(LeaderEpoch(3)));
     }
 
     #[test]

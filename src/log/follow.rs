@@ -4,8 +4,8 @@
 use std::io::{self, IoSlice};
 use std::path::PathBuf;
 
+use crate::base::Offset;
 use crate::base::clock::Now;
-use crate::base::{LeaderEpoch, Offset};
 use crate::io::{FileHandle, Files};
 use crate::wire::record::{BatchError, BatchHead, HEAD_LEN};
 
@@ -81,13 +81,12 @@ impl<F: Files> Log<F> {
     }
 
     /// Takes the place of `before`, of which it is a whole copy: plans that were made there are stale here.
-    pub fn succeed(&mut self, before: &Log<F>, epoch: LeaderEpoch, high_watermark: Offset) {
+    pub fn succeed(&mut self, before: &Log<F>, high_watermark: Offset) {
         assert_eq!(self.log_end(), before.log_end(), "the copy is not whole");
         self.generation = before.generation + 1;
         self.layout = before.layout + 1;
         self.cleaned = before.cleaned;
         self.config = before.config.clone();
-        self.begin_epoch(epoch);
         self.high_watermark_advanced(high_watermark);
     }
 

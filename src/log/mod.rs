@@ -68,7 +68,7 @@ pub use flush::{FlushJob, FlushOutcome};
 pub use jobs::{Job, Outcome};
 pub use offsets::{OffsetLookup, TimeJob, TimestampTarget, YoungestLeft};
 pub use preallocation::Preallocation;
-pub use prepare::{PrepareJob, PrepareOutcome};
+pub use prepare::{Followable, PrepareJob, PrepareOutcome};
 pub use producers::{Origin, ProducerDescription};
 pub use read::{Read, ReadJob, ReadOutcome, ReadPlan, ReadRequest};
 pub use recovery::{Gaps, OpenError, OpenOptions};
@@ -274,6 +274,12 @@ impl<F: Files> Log<F> {
     pub fn begin_epoch(&mut self, epoch: LeaderEpoch) {
         let end = self.log_end();
         self.epochs.begin(epoch, end);
+    }
+
+    /// *Shard.* This broker leads no more: an epoch that it began and wrote nothing in is none of this log's.
+    pub fn forget_begun_epoch(&mut self) {
+        let end = self.log_end();
+        self.epochs.forget_begun(end);
     }
 
     /// *Shard.* Transactions that ended below the high watermark no longer hold the last stable offset.

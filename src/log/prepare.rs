@@ -2,6 +2,7 @@
 //! next segment when the batches will not fit. A file thread provides it; the batches wait in the partition's
 //! queue meanwhile.
 
+use std::borrow::Borrow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use crate::base::Offset;
 use crate::base::clock::Now;
 use crate::io::{Files, OpenMode};
 use crate::wire::ErrorCode;
+use crate::wire::record::BatchHead;
 
 use super::error::Context;
 use super::jobs::{self, Spare};
@@ -31,6 +33,14 @@ pub struct PrepareOutcome<F: Files> {
     spare: Option<Result<Spare<F>, LogError>>,
 }
 
+/// What a log can take as it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Followable {
+    pub bytes: usize,
+    /// There are no more whole batches.
+    pub is_all: bool,
+}
+
 struct Opened<F: Files> {
     segment: Offset,
     file: Result<Arc<SegmentFile<F>>, LogError>,
@@ -41,15 +51,34 @@ impl<F: Files> Log<F> {
     /// that is not all of them a [`Log::prepare_job`] is to provide for the rest; after one that could not, they
     /// are refused by the error.
     pub fn appendable(&mut self, batches: &[Batch], now: Now) -> Result<usize, ErrorCode> {
-        let count = self.prepared_for(batches, now);
+        let count = self.prepared_for(batches.iter().map(|batch| &batch.head), now);
         let refused = std::mem::take(&mut self.upkeep.append_refused);
+        let count = count.min(batches.len());
         if count < batches.len() && refused { Err(ErrorCode::KafkaStorageError) } else { Ok(count) }
     }
 
-    fn prepared_for(&self, batches: &[Batch], now: Now) -> usize {
+    /// *Shard.* The same for what [`Log::append_as_follower`] is to take: of the whole batches that `bytes` begin with.
+    pub fn followable(&mut self, bytes: &[u8], now: Now) -> Result<Followable, ErrorCode> {
+        if self.offline || self.is_held_up() {
+            return Err(ErrorCode::KafkaStorageError);
+        }
+        let count = self.prepared_for(heads(bytes), now);
+        let refused = std::mem::take(&mut self.upkeep.append_refused);
+        let mut found = Followable { bytes: 0, is_all: true };
+        for (number, head) in heads(bytes).enumerate() {
+            match number < count {
+                true => found.bytes += head.total_len(),
+                false => found.is_all = false,
+            }
+        }
+        if !found.is_all && refused { Err(ErrorCode::KafkaStorageError) } else { Ok(found) }
+    }
+
+    /// How many of the batches of these heads.
+    fn prepared_for(&self, heads: impl Iterator<Item = impl Borrow<BatchHead>>, now: Now) -> usize {
         if self.offline || self.is_held_up() {
             // All of them are refused.
-            return batches.len();
+            return usize::MAX;
         }
         if self.active().file.is_none() {
             return 0;
@@ -57,7 +86,9 @@ impl<F: Files> Log<F> {
         let mut spares = usize::from(self.upkeep.spare.is_some());
         let (mut bytes, mut rows) = (0, 0);
         let mut rolled_size: Option<u64> = None;
-        for (number, Batch { head, .. }) in batches.iter().enumerate() {
+        let mut number = 0;
+        for head in heads {
+            let head = head.borrow();
             let rolls = match rolled_size {
                 None => self.must_roll_after(bytes, rows, head, now),
                 // Of a segment that begins among these batches only the size can be known here.
@@ -79,8 +110,9 @@ impl<F: Files> Log<F> {
                     rows += 1;
                 }
             }
+            number += 1;
         }
-        batches.len()
+        number
     }
 
     /// *Shard.* The job that provides what [`Log::appendable`] missed; `None` when a file thread is at it already:
@@ -135,6 +167,16 @@ impl<F: Files> Log<F> {
         self.take_offline(&error);
         Err(error)
     }
+}
+
+/// The heads of the whole batches that `bytes` begin with, up to one that is damaged: whoever appends it finds that.
+fn heads(bytes: &[u8]) -> impl Iterator<Item = BatchHead> {
+    let mut left = bytes;
+    std::iter::from_fn(move || {
+        let head = BatchHead::of_entry(left).ok()?;
+        left = left.get(head.total_len()..)?;
+        Some(head)
+    })
 }
 
 impl<F: Files> PrepareJob<F> {

@@ -5,6 +5,7 @@
 //! waits until all before it are answered and is served alone. Then the turn ends: what was queued on this
 //! shard is written, and the answers that are there leave in one send.
 
+mod greeting;
 mod moving;
 
 use std::collections::VecDeque;
@@ -32,6 +33,7 @@ use crate::base::clock::{self, Monotonic};
 use crate::io::chunk::ReceiveBuffer;
 use crate::io::net::{Socket, SocketOptions, SocketReader, SocketWriter};
 use crate::io::runtime::{Queue, spawn, yield_if_needed};
+use crate::peer;
 use crate::shard::Shard;
 use crate::wire::api::Api;
 use crate::wire::frame::{self, FrameError, FrameStep, PREFIX_LEN};
@@ -74,6 +76,8 @@ enum End {
     Closed,
     #[error("it goes over to the shard of its partitions")]
     Moved(OwnedFd),
+    #[error("as a broker: {0}")]
+    Greeting(#[from] peer::PeerError),
 }
 
 /// An answer to come.
@@ -106,7 +110,7 @@ impl End {
             End::Peer => Closed::Peer,
             End::Io(_) | End::Send(SendError::Peer(_)) => Closed::Lost,
             End::Send(_) => Closed::LogFile,
-            End::Frame(_) | End::Header(_) => Closed::Invalid,
+            End::Frame(_) | End::Header(_) | End::Greeting(_) => Closed::Invalid,
             End::Api(api::CloseReason::Malformed { .. } | api::CloseReason::NoHandler { .. }) => {
                 Closed::Invalid
             }
@@ -224,7 +228,7 @@ impl Connection {
             }
             End::Io(_) | End::Send(SendError::Peer(_)) => tracing::debug!(%peer, "connection lost: {end}"),
             End::Send(_) => tracing::error!(%peer, "connection closed: {end}"),
-            End::Frame(_) | End::Header(_) | End::Api(_) | End::Memory => {
+            End::Frame(_) | End::Header(_) | End::Api(_) | End::Memory | End::Greeting(_) => {
                 self.count(&end);
                 tracing::info!(%peer, "connection closed: {end}");
             }
@@ -306,6 +310,9 @@ impl Connection {
         let received = self.received;
         let frame_bytes = frame.len();
         self.enter(Phase::Serving);
+        if peer::is_greeting(&frame) && self.hear(&frame).await? {
+            return Ok(());
+        }
         let parsed = header::parse(&frame)?;
         if let Request::Known { header, .. } = &parsed {
             self.beats.note(header.api.key, received);

@@ -90,6 +90,8 @@ pub(super) struct Queued<T> {
 pub(super) struct Uncommitted<T> {
     /// Committed when the high watermark is here.
     end: Offset,
+    /// The producer waits for this replica's disk alone.
+    by_sync: bool,
     committed: Committed<T>,
 }
 
@@ -109,12 +111,13 @@ impl<F: Files, T> Partition<F, T> {
         }
         let mut batches = Vec::new();
         let mut owners = Vec::new();
+        let lacks_replicas = self.in_sync_replicas < self.min_in_sync();
         while let Some(queued) = self.queue.front_mut() {
             if batches.len() == BATCHES_PER_WRITE_MAX || *budget_bytes == 0 {
                 turn.more = true;
                 break;
             }
-            if queued.append.acks == Acks::All && self.in_sync_replicas < self.config.min_insync_replicas {
+            if queued.append.acks == Acks::All && lacks_replicas {
                 let failure = AppendFailure::Code(ErrorCode::NotEnoughReplicas);
                 fail_front(&mut self.queue, failure, committed);
                 continue;
@@ -179,7 +182,7 @@ impl<F: Files, T> Partition<F, T> {
         if !batches.is_empty() {
             self.write(batches, owners, now, committed);
         }
-        turn.high_watermark_moved = self.advance_high_watermark(committed);
+        turn.high_watermark_moved = self.advance_high_watermark(now, committed);
         turn
     }
 
@@ -221,7 +224,8 @@ impl<F: Files, T> Partition<F, T> {
             batches = rest;
         }
         for (append, result) in owners.into_iter().zip(results) {
-            let waits = append.acks == Acks::All || self.durability == Durability::Fsync;
+            let by_sync = append.acks != Acks::All;
+            let waits = !by_sync || self.durability == Durability::Fsync;
             let outcome = Committed {
                 token: append.token,
                 result: result.map_err(AppendFailure::Code),
@@ -230,7 +234,7 @@ impl<F: Files, T> Partition<F, T> {
             match &outcome.result {
                 Ok(appended) if waits && appended.last >= self.high_watermark => {
                     let end = appended.last.plus(1);
-                    self.uncommitted.push_back(Uncommitted { end, committed: outcome });
+                    self.uncommitted.push_back(Uncommitted { end, by_sync, committed: outcome });
                 }
                 _ => committed.push(outcome),
             }
@@ -238,9 +242,25 @@ impl<F: Files, T> Partition<F, T> {
     }
 
     pub(super) fn release_committed(&mut self, committed: &mut Vec<Committed<T>>) {
+        let has_enough = self.may_be_in_sync() >= self.min_in_sync();
         while self.uncommitted.front().is_some_and(|waiting| waiting.end <= self.high_watermark) {
-            committed.extend(self.uncommitted.pop_front().map(|waiting| waiting.committed));
+            let Some(waiting) = self.uncommitted.pop_front() else { break };
+            committed.push(released(waiting, has_enough));
         }
+        if self.releases_by_sync() {
+            let synced = self.log.flushed();
+            for waiting in std::mem::take(&mut self.uncommitted) {
+                match waiting.by_sync && waiting.end <= synced {
+                    true => committed.push(waiting.committed),
+                    false => self.uncommitted.push_back(waiting),
+                }
+            }
+        }
+    }
+
+    /// Some that wait are released without the high watermark: it is the followers', and they wait for this disk alone.
+    pub(super) fn releases_by_sync(&self) -> bool {
+        self.durability == Durability::Fsync && self.has_followers() && !self.uncommitted.is_empty()
     }
 
     pub(super) fn fail_uncommitted(&mut self, code: ErrorCode, committed: &mut Vec<Committed<T>>) {
@@ -265,6 +285,15 @@ fn own_batch<T>(append: &QueuedAppend<T>, bytes_max: usize) -> Result<Batch, Err
         true => Err(ErrorCode::MessageTooLarge),
         false => Ok(Batch { head: batch.head, body: batch.body, claim: append.claim }),
     }
+}
+
+/// The records are there for as long as one of those in sync is; whether these were enough is another matter.
+fn released<T>(waiting: Uncommitted<T>, has_enough: bool) -> Committed<T> {
+    let mut committed = waiting.committed;
+    if !has_enough && !waiting.by_sync && committed.result.is_ok() {
+        committed.result = Err(AppendFailure::Code(ErrorCode::NotEnoughReplicasAfterAppend));
+    }
+    committed
 }
 
 fn fail_front<T>(

@@ -3,12 +3,16 @@
 //! shard calls [`Partition::enqueue`] for each batch, [`Partition::turn`] once per turn, and runs the jobs
 //! it is given on file threads.
 //!
-//! With one replica the high watermark is the log end; under `kuring.durability=fsync` it is what
-//! `fdatasync` covers, so that no consumer sees and no producer is told of a record that a power cut could
-//! take.
+//! It leads or it follows, as [`Partition::assign`] is told. With one replica the high watermark is the log end;
+//! under `kuring.durability=fsync` it is what `fdatasync` covers, so that no consumer sees and no producer is told
+//! of a record that a power cut could take. With several the followers have a part in it ([`Leadership`]), and a
+//! follower goes by what its leader says.
 
 mod append;
+mod follow;
+mod leadership;
 mod read;
+mod role;
 mod slots;
 #[cfg(test)]
 mod tests;
@@ -17,7 +21,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 pub use append::{Acks, AppendFailure, Committed, QueuedAppend, Turn};
+pub use follow::{Followed, FollowedRecords, NotFollowed, Position};
+pub use leadership::{AlteredIsr, Assignment, Brokers, FollowerFetch, IsrProposal, Leadership};
 pub use read::{EpochEnd, ReadOutcome, Waterline};
+pub use role::Assigned;
 pub use slots::{Slots, UNFINISHED_MAX};
 
 use crate::base::clock::Now;
@@ -29,14 +36,18 @@ use crate::log::{
 };
 use crate::wire::ErrorCode;
 
-/// One replica that leads its partition. `T` names the request that an append belongs to.
+/// One replica. `T` names the request that an append belongs to.
 pub struct Partition<F: Files, T> {
     log: Log<F>,
     topic_id: TopicId,
+    /// Of whoever leads; [`LeaderEpoch::NONE`] until it was told.
     leader_epoch: LeaderEpoch,
+    role: role::Role,
     config: Arc<LogConfig>,
     durability: Durability,
+    /// How many are in sync, and the bound on how many must be: there are no more replicas.
     in_sync_replicas: i32,
+    min_in_sync_max: i32,
     high_watermark: Offset,
     queue: VecDeque<append::Queued<T>>,
     /// Written, waiting for the high watermark to pass them; ascending.
@@ -49,33 +60,33 @@ pub struct Partition<F: Files, T> {
 }
 
 impl<F: Files, T> Partition<F, T> {
-    /// A leader of `leader_epoch` over an open log.
-    pub fn lead(
+    /// A replica over an open log, which waits to be told its part ([`Partition::assign`]). `high_watermark` is what
+    /// was known of it when the log was closed.
+    pub fn resume(
         mut log: Log<F>,
         topic_id: TopicId,
-        leader_epoch: LeaderEpoch,
+        high_watermark: Offset,
         config: Arc<LogConfig>,
         durability: Durability,
     ) -> Self {
-        log.begin_epoch(leader_epoch);
-        let mut partition = Self {
-            high_watermark: log.log_start(),
+        let high_watermark = high_watermark.min(log.log_end()).max(log.log_start());
+        log.high_watermark_advanced(high_watermark);
+        Self {
             log,
             topic_id,
-            leader_epoch,
+            leader_epoch: LeaderEpoch::NONE,
+            role: role::Role::Idle,
             config,
             durability,
-            in_sync_replicas: 1,
+            in_sync_replicas: 0,
+            min_in_sync_max: 0,
+            high_watermark,
             queue: VecDeque::new(),
             uncommitted: VecDeque::new(),
             flushing: false,
             preparing: false,
             slots: Slots::default(),
-        };
-        // What recovery kept is all there is: with one replica it is committed, synced or not.
-        partition.high_watermark = partition.log.log_end();
-        partition.log.high_watermark_advanced(partition.high_watermark);
-        partition
+        }
     }
 
     /// Shares the places for half decompressed batches with the other partitions of the shard.
@@ -112,14 +123,6 @@ impl<F: Files, T> Partition<F, T> {
     pub fn set_config(&mut self, config: Arc<LogConfig>) {
         self.log.set_config(config.clone());
         self.config = config;
-    }
-
-    /// A new leadership without a new log, after a change of the partition's record in the metadata.
-    pub fn set_leader_epoch(&mut self, epoch: LeaderEpoch) {
-        if epoch > self.leader_epoch {
-            self.leader_epoch = epoch;
-            self.log.begin_epoch(epoch);
-        }
     }
 
     /// The end of what consumers may read.
@@ -175,7 +178,7 @@ impl<F: Files, T> Partition<F, T> {
     ) -> Result<bool, LogError> {
         self.flushing = false;
         self.log.finish_flush(outcome, now)?;
-        Ok(self.advance_high_watermark(committed))
+        Ok(self.advance_high_watermark(now, committed))
     }
 
     /// Takes the outcome of a job of the log's upkeep, which may have made records durable; true when the high
@@ -188,7 +191,7 @@ impl<F: Files, T> Partition<F, T> {
     ) -> Result<bool, LogError> {
         self.preparing = false;
         self.log.finish(outcome, now)?;
-        Ok(self.advance_high_watermark(committed))
+        Ok(self.advance_high_watermark(now, committed))
     }
 
     /// What compaction can clean of the log, when the checkpoint file has the recovery point `saved`.
@@ -224,19 +227,25 @@ impl<F: Files, T> Partition<F, T> {
 
     /// Goes on with `log`, a whole copy of its log on the disk; returns the old one. No job and no flush may be
     /// out.
-    pub fn replace_log(&mut self, mut log: Log<F>, committed: &mut Vec<Committed<T>>) -> Log<F> {
+    pub fn replace_log(&mut self, mut log: Log<F>, now: Now, committed: &mut Vec<Committed<T>>) -> Log<F> {
         // It may have moved since the copy was made.
         let _ = log.advance_log_start(self.log.log_start());
-        log.succeed(&self.log, self.leader_epoch, self.high_watermark);
+        log.succeed(&self.log, self.high_watermark);
+        if self.is_leader() {
+            log.begin_epoch(self.leader_epoch);
+        }
         let old = std::mem::replace(&mut self.log, log);
         self.preparing = false;
-        self.advance_high_watermark(committed);
+        self.advance_high_watermark(now, committed);
         old
     }
 
     /// Removes records below `offset` (DeleteRecords; -1 stands for the high watermark); answers the new
     /// log start.
     pub fn delete_records(&mut self, offset: Offset) -> Result<Offset, ErrorCode> {
+        if !self.is_leader() {
+            return Err(ErrorCode::NotLeaderOrFollower);
+        }
         let policy = self.config.cleanup_policy;
         if policy.compact && !policy.delete {
             return Err(ErrorCode::PolicyViolation);
@@ -254,17 +263,36 @@ impl<F: Files, T> Partition<F, T> {
         self.fail_queued(code, committed);
     }
 
-    fn advance_high_watermark(&mut self, committed: &mut Vec<Committed<T>>) -> bool {
-        let reached = match self.durability {
+    /// Moves the high watermark as far as its rule allows and releases what waited for it; true when it moved.
+    fn advance_high_watermark(&mut self, now: Now, committed: &mut Vec<Committed<T>>) -> bool {
+        let reached = match &self.role {
+            role::Role::Alone => self.durable_end(),
+            role::Role::Leader(leadership) => {
+                let min = usize::try_from(self.min_in_sync()).unwrap_or(0);
+                match leadership.high_watermark(self.durable_end(), min, now.monotonic) {
+                    Some(reached) => reached,
+                    None => self.high_watermark,
+                }
+            }
+            role::Role::Follower { high_watermark } => self.durable_end().min(*high_watermark),
+            role::Role::Idle => self.high_watermark,
+        };
+        let moved = reached > self.high_watermark;
+        if moved {
+            self.high_watermark = reached;
+            self.log.high_watermark_advanced(reached);
+        }
+        if moved || self.releases_by_sync() {
+            self.release_committed(committed);
+        }
+        moved
+    }
+
+    /// The end of what this replica vouches for.
+    fn durable_end(&self) -> Offset {
+        match self.durability {
             Durability::PageCache => self.log.log_end(),
             Durability::Fsync => self.log.flushed(),
-        };
-        if reached <= self.high_watermark {
-            return false;
         }
-        self.high_watermark = reached;
-        self.log.high_watermark_advanced(reached);
-        self.release_committed(committed);
-        true
     }
 }

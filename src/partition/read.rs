@@ -4,7 +4,6 @@ use super::Partition;
 use crate::base::{LeaderEpoch, Offset};
 use crate::io::Files;
 use crate::log::{OffsetMetadata, Read, ReadError, ReadRequest};
-use crate::wire::ErrorCode;
 
 /// How far a reader may read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,16 +34,6 @@ pub struct EpochEnd {
 }
 
 impl<F: Files, T> Partition<F, T> {
-    /// Checks the epoch a client believes in (KIP-320); -1 is not checked.
-    pub fn check_leader_epoch(&self, current: LeaderEpoch) -> Result<(), ErrorCode> {
-        match current {
-            LeaderEpoch::NONE => Ok(()),
-            epoch if epoch < self.leader_epoch => Err(ErrorCode::FencedLeaderEpoch),
-            epoch if epoch > self.leader_epoch => Err(ErrorCode::UnknownLeaderEpoch),
-            _ => Ok(()),
-        }
-    }
-
     /// The offset a reader of `waterline` may not reach.
     pub fn upper_bound(&self, waterline: Waterline) -> Offset {
         match waterline {

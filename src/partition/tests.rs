@@ -1,12 +1,16 @@
 //! Turns of partitions as their shard gives them: budgets, places for half decompressed batches, what jobs commit.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 
 use super::*;
 use crate::base::clock::{Monotonic, Timestamp};
-use crate::base::{PartitionIndex, TopicPartition};
+use crate::base::{BrokerEpoch, BrokerId, PartitionIndex, TopicPartition};
+use crate::io::FileHandle as _;
 use crate::io::mem::MemFiles;
 use crate::log::{Claim, Gaps, LogContext, OpenOptions, Origin};
+use crate::wire::ErrorCode;
 use crate::wire::record::{BatchBuilder, Codec, Compression};
 
 const NOW: Now = Now { monotonic: Monotonic::ZERO, wall: Timestamp(1_700_000_000_000) };
@@ -27,7 +31,35 @@ fn partition(durability: Durability) -> Partition<MemFiles, u32> {
         clean: false,
     };
     let log = Log::open(&Arc::new(LogContext::new(MemFiles::new(1))), options, NOW).unwrap();
-    Partition::lead(log, TopicId(uuid::Uuid::from_u128(7)), LeaderEpoch(0), config, durability)
+    let topic_id = TopicId(uuid::Uuid::from_u128(7));
+    let mut partition = Partition::resume(log, topic_id, Offset::ZERO, config, durability);
+    assign(&mut partition, 0, &[ME]);
+    partition
+}
+
+const ME: BrokerId = BrokerId(1);
+
+/// This broker leads, in this epoch and with these replicas, all of them in sync.
+fn assign(partition: &mut Partition<MemFiles, u32>, epoch: i32, replicas: &[BrokerId]) -> Vec<u32> {
+    lead_by(partition, Some(ME), epoch, replicas)
+}
+
+fn lead_by(
+    partition: &mut Partition<MemFiles, u32>,
+    leader: Option<BrokerId>,
+    epoch: i32,
+    replicas: &[BrokerId],
+) -> Vec<u32> {
+    let assignment = Assignment {
+        leader,
+        leader_epoch: LeaderEpoch(epoch),
+        partition_epoch: epoch,
+        replicas,
+        isr: replicas,
+    };
+    let mut committed = Vec::new();
+    partition.assign(&assignment, &Brokers::new(ME, Duration::from_secs(30)), NOW, &mut committed);
+    committed.iter().map(|committed| committed.token).collect()
 }
 
 /// Small as it comes, and large when it is looked into.
@@ -40,10 +72,14 @@ fn compressed() -> Bytes {
 }
 
 fn enqueue(partition: &mut Partition<MemFiles, u32>, token: u32) {
+    enqueue_for(partition, token, Acks::All);
+}
+
+fn enqueue_for(partition: &mut Partition<MemFiles, u32>, token: u32, acks: Acks) {
     partition.enqueue(QueuedAppend {
         records: compressed(),
         produce_version: 12,
-        acks: Acks::All,
+        acks,
         origin: Origin::Client,
         claim: Claim::Unchecked,
         token,
@@ -158,4 +194,204 @@ fn after_write_back_the_recovery_point_follows() {
     let flush = partition.start_write_back().unwrap();
     partition.finish_flush(flush.run(), NOW, &mut Vec::new()).unwrap();
     assert_eq!(settle(&mut partition), partition.log().log_end());
+}
+
+const OTHER: BrokerId = BrokerId(2);
+
+/// The follower has everything below `end`; what is committed by that.
+fn fetched(partition: &mut Partition<MemFiles, u32>, end: i64) -> Vec<u32> {
+    let fetch = FollowerFetch {
+        replica: OTHER,
+        broker_epoch: BrokerEpoch(5),
+        offset: Offset(end),
+        log_start: Offset::ZERO,
+    };
+    let mut committed = Vec::new();
+    partition.note_fetch(fetch, NOW, &mut committed).unwrap();
+    committed
+        .into_iter()
+        .map(|committed| {
+            assert!(committed.result.is_ok());
+            committed.token
+        })
+        .collect()
+}
+
+#[test]
+fn with_a_follower_in_sync_nothing_is_committed_before_it_has_it() {
+    let mut partition = partition(Durability::PageCache);
+    assign(&mut partition, 1, &[ME, OTHER]);
+    enqueue(&mut partition, 1);
+    enqueue(&mut partition, 2);
+    let (done, committed) = turn(&mut partition, 4 * VALUE_BYTES);
+    assert!(!done.high_watermark_moved && committed.is_empty());
+    assert!(fetched(&mut partition, 0).is_empty());
+    assert_eq!(fetched(&mut partition, 1), [1]);
+    assert_eq!(partition.high_watermark(), Offset(1));
+    assert_eq!(fetched(&mut partition, 2), [2]);
+}
+
+#[test]
+fn under_fsync_a_follower_does_not_stand_for_this_disk() {
+    let mut partition = partition(Durability::Fsync);
+    assign(&mut partition, 1, &[ME, OTHER]);
+    enqueue(&mut partition, 1);
+    turn(&mut partition, 4 * VALUE_BYTES);
+    assert!(fetched(&mut partition, 1).is_empty());
+    let flush = partition.flush_due(NOW).unwrap();
+    let mut committed = Vec::new();
+    assert!(partition.finish_flush(flush.run(), NOW, &mut committed).unwrap());
+    assert_eq!(committed.len(), 1);
+    // A producer that waits for the leader alone does not wait for the follower.
+    enqueue_for(&mut partition, 2, Acks::Leader);
+    turn(&mut partition, 4 * VALUE_BYTES);
+    let flush = partition.flush_due(NOW).unwrap();
+    let mut committed = Vec::new();
+    assert!(!partition.finish_flush(flush.run(), NOW, &mut committed).unwrap());
+    assert_eq!(committed.iter().map(|committed| committed.token).collect::<Vec<_>>(), [2]);
+}
+
+#[test]
+fn whoever_leads_no_more_refuses_what_waits_and_takes_it_up_again_by_following() {
+    let mut partition = partition(Durability::PageCache);
+    assign(&mut partition, 1, &[ME, OTHER]);
+    enqueue(&mut partition, 1);
+    turn(&mut partition, 4 * VALUE_BYTES);
+    assert_eq!(lead_by(&mut partition, Some(OTHER), 2, &[ME, OTHER]), [1]);
+    assert!(!partition.is_leader());
+    assert_eq!(partition.check_leader_epoch(LeaderEpoch::NONE), Err(ErrorCode::NotLeaderOrFollower));
+    assert_eq!(partition.check_leader_epoch(LeaderEpoch(1)), Err(ErrorCode::FencedLeaderEpoch));
+    assert!(lead_by(&mut partition, Some(ME), 1, &[ME, OTHER]).is_empty(), "that is old");
+    assert!(!partition.is_leader());
+    let position = partition.position(LeaderEpoch(2)).unwrap().unwrap();
+    assert_eq!((position.end, position.last_epoch), (Offset(1), LeaderEpoch(1)));
+    assert!(partition.position(LeaderEpoch(1)).is_err());
+    // Its leader has other records from offset 0 on.
+    assert_eq!(partition.cut_for(LeaderEpoch(0), Offset(0)), Offset(0));
+    // A leadership without a record leaves no epoch behind.
+    assign(&mut partition, 3, &[ME, OTHER]);
+    lead_by(&mut partition, Some(OTHER), 4, &[ME, OTHER]);
+    assert_eq!(partition.position(LeaderEpoch(4)).unwrap().unwrap().last_epoch, LeaderEpoch(1));
+}
+
+/// The log of a leader that has these batches.
+fn log_of(leader: &mut Partition<MemFiles, u32>) -> Vec<u8> {
+    let end = leader.log().log_end();
+    let mut bytes = Vec::new();
+    let mut at = Offset::ZERO;
+    while at < end {
+        let read = leader.read(at, LeaderEpoch::NONE, u32::MAX, true, Waterline::LogEnd).unwrap();
+        let ReadOutcome::Read(crate::log::Read::Plan(plan)) = read else { panic!("it is in memory") };
+        let range = plan.range.unwrap();
+        let mut part = vec![0; range.length as usize];
+        assert_eq!(range.file.read_at(&mut part, range.position).unwrap(), part.len());
+        at = crate::wire::record::BatchHead::of_entry(&part).unwrap().next_offset();
+        let first = crate::wire::record::BatchHead::of_entry(&part).unwrap().total_len();
+        bytes.extend_from_slice(&part[..first]);
+    }
+    bytes
+}
+
+#[test]
+fn a_follower_has_its_leaders_bytes_and_its_high_watermark() {
+    let mut leader = partition(Durability::PageCache);
+    assign(&mut leader, 1, &[ME, OTHER]);
+    (0..5).for_each(|token| enqueue(&mut leader, token));
+    turn(&mut leader, 20 * VALUE_BYTES);
+    let bytes = log_of(&mut leader);
+    let mut follower = partition(Durability::PageCache);
+    lead_by(&mut follower, Some(OTHER), 1, &[ME, OTHER]);
+    let records = FollowedRecords { epoch: LeaderEpoch(1), at: Offset::ZERO, bytes: &bytes };
+    let first = follower.append_following(&records, NOW).unwrap();
+    assert_eq!(first, Followed { taken: 0, prepare: true }, "its file is not open");
+    let job = follower.log_mut().prepare_job().unwrap();
+    follower.finish_prepare(job.run(), NOW).unwrap();
+    let taken = follower.append_following(&records, NOW).unwrap();
+    assert_eq!(taken, Followed { taken: bytes.len(), prepare: false });
+    assert_eq!(log_of(&mut follower), bytes);
+    assert!(matches!(follower.append_following(&records, NOW), Err(NotFollowed::Stale)), "twice");
+    assert_eq!(follower.high_watermark(), Offset::ZERO);
+    let mut told = |leaders, log_start| {
+        let mut committed: Vec<Committed<u32>> = Vec::new();
+        let moved =
+            follower.follow_leader(LeaderEpoch(1), Offset(leaders), Offset(log_start), NOW, &mut committed);
+        (moved.unwrap(), follower.high_watermark().0, follower.log().log_start().0)
+    };
+    assert_eq!(told(3, 0), (true, 3, 0));
+    assert_eq!(told(2, 0), (false, 3, 0), "never back");
+    assert_eq!(told(9, 4), (true, 5, 4), "not beyond its own end");
+    let position = follower.position(LeaderEpoch(1)).unwrap().unwrap();
+    assert_eq!((position.end, position.last_epoch), (Offset(5), LeaderEpoch(1)));
+}
+
+#[test]
+fn a_damaged_batch_is_not_followed() {
+    let mut leader = partition(Durability::PageCache);
+    enqueue(&mut leader, 1);
+    turn(&mut leader, 4 * VALUE_BYTES);
+    let mut bytes = log_of(&mut leader);
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    let mut follower = partition(Durability::PageCache);
+    turn(&mut follower, 1);
+    lead_by(&mut follower, Some(OTHER), 1, &[ME, OTHER]);
+    let job = follower.log_mut().prepare_job().unwrap();
+    follower.finish_prepare(job.run(), NOW).unwrap();
+    let records = FollowedRecords { epoch: LeaderEpoch(1), at: Offset::ZERO, bytes: &bytes };
+    assert!(matches!(follower.append_following(&records, NOW), Err(NotFollowed::Log(_))));
+    assert_eq!(follower.log().log_end(), Offset::ZERO);
+    let half = FollowedRecords { bytes: &bytes[..30], ..records };
+    assert_eq!(follower.append_following(&half, NOW).unwrap(), Followed { taken: 0, prepare: false });
+}
+
+/// What an append of the only batch was answered.
+fn outcome(committed: &[Committed<u32>]) -> Option<ErrorCode> {
+    let [Committed { result, .. }] = committed else { panic!("{} answers", committed.len()) };
+    match result {
+        Ok(_) => None,
+        Err(AppendFailure::Code(code)) => Some(*code),
+        Err(AppendFailure::Records(error)) => panic!("{error:?}"),
+    }
+}
+
+fn of_at_least_two() -> Arc<LogConfig> {
+    Arc::new(LogConfig { min_insync_replicas: 2, ..LogConfig::default() })
+}
+
+#[test]
+fn a_producer_that_waits_for_all_is_refused_while_too_few_are_in_sync() {
+    let mut partition = partition(Durability::PageCache);
+    turn(&mut partition, 1);
+    partition.set_config(of_at_least_two());
+    assign(&mut partition, 1, &[ME, OTHER]);
+    let alone = Assignment {
+        leader: Some(ME),
+        leader_epoch: LeaderEpoch(1),
+        partition_epoch: 2,
+        replicas: &[ME, OTHER],
+        isr: &[ME],
+    };
+    let mut committed = Vec::new();
+    partition.assign(&alone, &Brokers::new(ME, Duration::from_secs(30)), NOW, &mut committed);
+    enqueue(&mut partition, 1);
+    partition.turn(&mut (4 * VALUE_BYTES), NOW, &mut committed);
+    assert_eq!(outcome(&committed), Some(ErrorCode::NotEnoughReplicas));
+    assert_eq!(partition.log().log_end(), Offset::ZERO, "nothing was appended");
+    committed.clear();
+    enqueue_for(&mut partition, 2, Acks::Leader);
+    partition.turn(&mut (4 * VALUE_BYTES), NOW, &mut committed);
+    assert_eq!(outcome(&committed), None, "one that waits for the leader is not");
+    assert_eq!(partition.high_watermark(), Offset::ZERO, "and it is not committed");
+}
+
+#[test]
+fn what_is_committed_by_too_few_is_told_as_such() {
+    let mut partition = partition(Durability::Fsync);
+    enqueue(&mut partition, 1);
+    turn(&mut partition, 4 * VALUE_BYTES);
+    partition.set_config(of_at_least_two());
+    let flush = partition.flush_due(NOW).unwrap();
+    let mut committed = Vec::new();
+    assert!(partition.finish_flush(flush.run(), NOW, &mut committed).unwrap());
+    assert_eq!(outcome(&committed), Some(ErrorCode::NotEnoughReplicasAfterAppend));
 }

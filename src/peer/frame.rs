@@ -12,6 +12,9 @@ pub const FRAME_BYTES_MAX: usize = 9 << 20;
 /// The longest frame of a peer that has not said who it is.
 pub(super) const HELLO_BYTES_MAX: usize = 4 << 10;
 
+/// Kuring's own keys; Kafka's are all below.
+pub(super) const OWN_KEYS_FROM: i16 = 19200;
+
 const LENGTH_BYTES: usize = 4;
 const REQUEST_HEAD_BYTES: usize = 8;
 const ANSWER_HEAD_BYTES: usize = 4;
@@ -63,7 +66,7 @@ impl PeerKey {
         }
     }
 
-    fn of(number: i16) -> Option<PeerKey> {
+    pub(super) fn of(number: i16) -> Option<PeerKey> {
         Self::ALL.into_iter().find(|key| key.number() == number)
     }
 }

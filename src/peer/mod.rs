@@ -10,6 +10,7 @@
 
 mod connection;
 mod frame;
+mod greet;
 mod hello;
 mod links;
 mod roster;
@@ -25,6 +26,7 @@ use futures::future::{Either, select};
 use uuid::Uuid;
 
 pub use self::frame::{FRAME_BYTES_MAX, PeerKey, Request};
+pub use self::greet::{Answer, Dialling, Ends, Greeter, Greetings, is_greeting};
 pub use self::links::{Link, Links};
 pub use self::roster::Roster;
 pub use self::secret::{Secret, SecretError};
@@ -60,10 +62,12 @@ pub enum Lane {
     Snapshot,
     /// From a broker to the controller.
     Control,
+    /// From a follower to the broker that leads.
+    Fetch,
 }
 
 impl Lane {
-    const ALL: [Lane; 5] = [Lane::Append, Lane::Beat, Lane::Vote, Lane::Snapshot, Lane::Control];
+    const ALL: [Lane; 6] = [Lane::Append, Lane::Beat, Lane::Vote, Lane::Snapshot, Lane::Control, Lane::Fetch];
 }
 
 /// How nodes know each other.

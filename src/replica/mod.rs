@@ -1,1 +1,12 @@
-//! Replication between brokers: empty until a cluster is built. A single node has no follower.
+//! What this broker does for the partitions that others lead: it fetches their records.
+//!
+//! Each shard has a [`Fetchers`] for the replicas that it owns, and in it a task for each broker that leads some of
+//! them: with a connection of its own it asks for all of them at once, again and again, and hands what comes to the
+//! shard. What it asks for and what it makes of the answers is decided by a [`Fetcher`], which is pure.
+
+mod connection;
+mod fetcher;
+mod fetchers;
+
+pub use fetcher::{Fetcher, Step, Task};
+pub use fetchers::Fetchers;

@@ -31,6 +31,7 @@ use crate::io::signal;
 use crate::metadata::{self, Command, ControllerSettings, Image, RegisterBroker};
 use crate::net::{Accepted, Connections, Gate, Listening, listen};
 use crate::raft::{self, Quorum};
+use crate::replica::Fetchers;
 use crate::shard::messages::{CheckpointEntry, Reply, Request};
 use crate::shard::{Directories, Lanes, Settings, Shard, lanes, start_cleaner, write_last_checkpoints};
 
@@ -83,10 +84,15 @@ pub(super) fn run(config: BrokerConfig) -> Result<(), StartError> {
     {
         return Err(StartError::NoShardForConnections { shards });
     }
+    let greetings = match &prepared {
+        Some(prepared) => Some(prepared.greetings(&config, &opened.cluster_id, &opened.directories)?),
+        None => None,
+    };
     let settings = Settings {
         broker: config.node_id,
         config: Arc::new(config),
         directories: opened.directories.clone(),
+        greetings,
     };
     let (senders, mailboxes): (Vec<Sender<Accepted>>, Vec<Mailbox<Accepted>>) =
         (0..shards).map(|_| mailbox()).unzip();
@@ -234,10 +240,18 @@ async fn run_shard(ends: Ends, settings: Settings, orders: StopOrders) {
     let shard = Shard::start(ends.lanes, settings);
     let connections = Connections::start(&shard, ends.accepted, ends.shards);
     ends.desk.serve(&shard, &connections, Rc::default());
+    start_fetchers(&shard);
     if orders.drain.await.is_ok() {
         drain(&shard, &connections).await;
         let _ = orders.drained.send(());
         let _ = orders.exit.await;
+    }
+}
+
+/// Has the shard's followers fetch, where there are other brokers.
+fn start_fetchers(shard: &Rc<Shard>) {
+    if let Some(greetings) = shard.settings().greetings.clone() {
+        Fetchers::start(shard, greetings);
     }
 }
 
@@ -276,6 +290,7 @@ impl Leader {
         let connections = Connections::start(&shard, ends.accepted, ends.shards);
         let control = Rc::new(OnceCell::new());
         ends.desk.serve(&shard, &connections, control.clone());
+        start_fetchers(&shard);
         let config = shard.config().clone();
         let mut cluster = match self.prepared.take() {
             Some(prepared) => {

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::StartError;
@@ -22,8 +23,8 @@ use crate::io::runtime::{Queue, sleep, spawn};
 use crate::io::threads::FileThreads;
 use crate::metadata::{Command, Refusal, RegisterBroker, Response};
 use crate::peer::{
-    self, Answering, Identity, Lane, Links, PeerError, PeerKey, Request, Roster, Secret, Security, Server,
-    Service,
+    self, Answering, Greetings, Identity, Lane, Links, PeerError, PeerKey, Request, Roster, Secret, Security,
+    Server, Service,
 };
 use crate::raft::Quorum;
 use crate::shard::Directories;
@@ -44,6 +45,7 @@ pub(super) struct Prepared {
     listener: Listener,
     security: Security,
     config: ClusterConfig,
+    incarnation: uuid::Uuid,
 }
 
 /// The node's part in the cluster; lives on shard 0.
@@ -82,7 +84,36 @@ impl Prepared {
             "kuring.cluster.unfinished: PARTITIONS ARE NOT REPLICATED, a lost node takes its data with it"
         );
         let listener = bind_to(listener, config)?;
-        Ok(Some(Self { listener, security, config: cluster.clone() }))
+        let incarnation = uuid::Uuid::new_v4();
+        Ok(Some(Self { listener, security, config: cluster.clone(), incarnation }))
+    }
+
+    fn identity(
+        &self,
+        config: &BrokerConfig,
+        cluster_id: &str,
+        directories: &Directories,
+    ) -> Result<Identity, StartError> {
+        let Some(metadata) = directories.metadata().and_then(|index| directories.list.get(index)) else {
+            return Err(StartError::Cluster("metadata.log.dir is not one of log.dirs".to_owned()));
+        };
+        Ok(Identity {
+            cluster_id: cluster_id.to_owned(),
+            node: config.node_id,
+            directory: metadata.log_dir.id().0,
+            incarnation: self.incarnation,
+        })
+    }
+
+    /// How this broker makes itself known to the others, on every shard.
+    pub(super) fn greetings(
+        &self,
+        config: &BrokerConfig,
+        cluster_id: &str,
+        directories: &Directories,
+    ) -> Result<Arc<Greetings>, StartError> {
+        let identity = self.identity(config, cluster_id, directories)?;
+        Ok(Arc::new(Greetings::new(identity, self.security.clone())))
     }
 
     /// Joins what was prepared with what the directories say of this node.
@@ -92,15 +123,7 @@ impl Prepared {
         cluster_id: &str,
         directories: &Directories,
     ) -> Result<Cluster, StartError> {
-        let Some(metadata) = directories.metadata().and_then(|index| directories.list.get(index)) else {
-            return Err(StartError::Cluster("metadata.log.dir is not one of log.dirs".to_owned()));
-        };
-        let identity = Identity {
-            cluster_id: cluster_id.to_owned(),
-            node: config.node_id,
-            directory: metadata.log_dir.id().0,
-            incarnation: uuid::Uuid::new_v4(),
-        };
+        let identity = self.identity(config, cluster_id, directories)?;
         let addresses: BTreeMap<BrokerId, (String, u16)> =
             self.config.voters.iter().map(|voter| (voter.node, (voter.host.clone(), voter.port))).collect();
         let threads: FileThreads = directories.threads.clone();

@@ -77,11 +77,17 @@ impl Shard {
             let taken = if self.refuses_for_space(&replica) {
                 Err(ErrorCode::KafkaStorageError)
             } else {
-                replica.with(|partition| {
-                    if let Some(append) = queued.take() {
+                let taken = replica.with(|partition| match (partition.is_leader(), queued.take()) {
+                    (true, Some(append)) => {
                         partition.enqueue(append);
+                        Ok(())
                     }
-                })
+                    (_, append) => {
+                        queued = append;
+                        Err(ErrorCode::NotLeaderOrFollower)
+                    }
+                });
+                taken.and_then(|taken| taken)
             };
             match (taken, queued) {
                 (Err(code), Some(append)) => self.finish_append(Committed {
@@ -107,6 +113,7 @@ impl Shard {
             replica.is_dirty.set(false);
             self.turn(&replica, budget_bytes);
         });
+        self.wake_followers();
         if dirty.len() > 0 {
             // They go first in the next turn.
             self.dirty.borrow_mut().splice(0..0, dirty);
@@ -139,6 +146,9 @@ impl Shard {
             let turn = partition.turn(budget_bytes, clock::now(), &mut committed);
             let records = partition.log().log_end().0 - before.0;
             let bytes = partition.log().size().saturating_sub(size_before);
+            if records > 0 && partition.has_followers() {
+                self.grown.borrow_mut().push(replica.key);
+            }
             (turn, records, bytes, partition.log().is_offline())
         });
         let Ok((turn, records, bytes, offline)) = turned else { return };

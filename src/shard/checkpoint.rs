@@ -250,6 +250,12 @@ impl Shard {
         replica.told.tell(checkpoints, &replica.topic_partition, replica.directory(), offsets);
     }
 
+    /// The replica's log was cut: what it has now.
+    pub(super) fn tell_cut(&self, replica: &Replica, offsets: CheckpointOffsets) {
+        let checkpoints = &self.settings.directories.checkpoints;
+        replica.told.tell(checkpoints, &replica.topic_partition, replica.directory(), offsets);
+    }
+
     /// The copy has taken the place of the replica that was in `from`, and so does its line. Told at once: the replica
     /// may be back in `from` before all are asked again.
     pub(super) fn tell_moved(&self, replica: &Replica, from: usize, moved: &Move) {

@@ -112,6 +112,7 @@ impl Shard {
         let replicas: Vec<Rc<Replica>> = self.replicas.borrow().values().cloned().collect();
         for replica in replicas.into_iter().filter(|replica| replica.directory() == directory) {
             self.forget_unflushed(&replica);
+            self.unfollow(replica.key);
             if let Some(mut partition) = replica.take(ReplicaState::Offline) {
                 let mut committed = Vec::new();
                 partition.fail_all(ErrorCode::KafkaStorageError, &mut committed);

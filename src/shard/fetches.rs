@@ -4,19 +4,21 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use super::appends::AppendToken;
 use super::mesh::{CallHandle, ReplyTo};
 use super::messages::{
-    FetchPart, FetchReply, FetchRequest, FetchedData, FetchedPart, HurryFetch, Reply, Request,
+    FetchPart, FetchReply, FetchRequest, FetchedData, FetchedPart, Follower, HurryFetch, Reply, Request,
 };
-use super::parked::{Asker, Parked, asker};
+use super::parked::{Asker, Parked, Watch, asker};
 use super::placement::PartitionKey;
+use super::replica::LivePartition;
 use super::{NO_OFFSET, Shard};
 use crate::base::clock;
 use crate::base::{Offset, ShardId};
 use crate::io::os::OsFiles;
 use crate::io::runtime::{Queue, spawn};
 use crate::log::{OffsetMetadata, Read, ReadError, ReadJob, ReadPlan};
-use crate::partition::{ReadOutcome, Waterline};
+use crate::partition::{Committed, FollowerFetch, ReadOutcome, Waterline};
 use crate::wire::ErrorCode;
 
 /// What a request would return now.
@@ -27,6 +29,14 @@ struct Planned {
     urgent: bool,
     /// Parts whose position must be looked up on the disk first.
     cold: Vec<(usize, ReadJob<OsFiles>)>,
+    /// What a follower's progress has brought about.
+    progress: Progress,
+}
+
+#[derive(Default)]
+struct Progress {
+    committed: Vec<Committed<AppendToken>>,
+    moved: Vec<PartitionKey>,
 }
 
 impl Shard {
@@ -37,6 +47,9 @@ impl Shard {
     /// Answers or parks a fetch that has been parked for `waited`.
     fn fetch_after(self: &Rc<Self>, waited: Duration, reply_to: ReplyTo, request: FetchRequest) {
         let mut planned = self.plan(&request);
+        if request.follower.is_some() {
+            self.followers_progressed(std::mem::take(&mut planned.progress));
+        }
         if !planned.cold.is_empty() {
             let mut reply_to = reply_to;
             self.mesh.park(&mut reply_to);
@@ -81,15 +94,37 @@ impl Shard {
         }
     }
 
-    /// Answers the fetches that watch `key` and now have enough.
+    fn followers_progressed(self: &Rc<Self>, progress: Progress) {
+        self.finish_appends(progress.committed);
+        for key in progress.moved {
+            self.wake_fetches(key);
+        }
+    }
+
+    /// Answers the consumers' fetches that watch `key` and now have enough.
     pub(super) fn wake_fetches(self: &Rc<Self>, key: PartitionKey) {
         self.wake_shares(key);
-        if !self.parked.borrow().purgatory.is_watched(&key) {
+        self.wake(Watch::Committed(key), key);
+    }
+
+    /// Answers the followers that watch a partition whose log has grown in this turn.
+    pub(super) fn wake_followers(self: &Rc<Self>) {
+        if self.grown.borrow().is_empty() {
+            return;
+        }
+        let grown = std::mem::take(&mut *self.grown.borrow_mut());
+        for key in grown {
+            self.wake(Watch::Appended(key), key);
+        }
+    }
+
+    fn wake(self: &Rc<Self>, watch: Watch, key: PartitionKey) {
+        if !self.parked.borrow().purgatory.is_watched(&watch) {
             return;
         }
         let mut completed = Vec::new();
         self.parked.borrow_mut().purgatory.check(
-            &key,
+            &watch,
             |_, parked| self.has_enough_now(parked, key),
             &mut completed,
         );
@@ -99,7 +134,9 @@ impl Shard {
     /// Answers all fetches that watch `key`, whatever there is: the partition goes away.
     pub(super) fn release_fetches(self: &Rc<Self>, key: PartitionKey) {
         let mut completed = Vec::new();
-        self.parked.borrow_mut().purgatory.drain_key(&key, &mut completed);
+        for watch in [Watch::Committed(key), Watch::Appended(key)] {
+            self.parked.borrow_mut().purgatory.drain_key(&watch, &mut completed);
+        }
         self.complete_fetches(completed);
     }
 
@@ -146,7 +183,8 @@ impl Shard {
 
     fn complete_fetch(self: &Rc<Self>, parked: Parked) {
         debug_assert!(asker(&parked.reply_to).shard.0 < self.shards());
-        let request = FetchRequest { wait: None, ..parked.request };
+        // How far a follower is was noted when it came.
+        let request = FetchRequest { wait: None, follower: None, ..parked.request };
         self.fetch_after(clock::monotonic().since(parked.since), parked.reply_to, request);
     }
 
@@ -192,13 +230,15 @@ impl Shard {
             bytes: 0,
             urgent: false,
             cold: Vec::new(),
+            progress: Progress::default(),
         };
         for (index, part) in request.parts.iter().enumerate() {
             let left = u64::from(request.bytes_max).saturating_sub(planned.bytes) as u32;
             // The first partition with data may exceed the limits by its first batch, or a consumer would
             // never get past a batch that is larger than what it asks for.
             let whole_first_batch = planned.bytes == 0;
-            let (fetched, start, cold) = self.plan_part(part, left, whole_first_batch, request.waterline);
+            let asked = Asked { part, bytes_left: left, whole_first_batch, waterline: request.waterline };
+            let (fetched, start, cold) = self.plan_part(&asked, request.follower, &mut planned.progress);
             planned.bytes += u64::from(fetched.bytes());
             planned.urgent |= fetched.is_urgent();
             planned.parts.push(fetched);
@@ -210,11 +250,11 @@ impl Shard {
 
     fn plan_part(
         self: &Rc<Self>,
-        part: &FetchPart,
-        bytes_left: u32,
-        whole_first_batch: bool,
-        waterline: Waterline,
+        asked: &Asked<'_>,
+        follower: Option<Follower>,
+        progress: &mut Progress,
     ) -> (FetchedPart, OffsetMetadata, Option<ReadJob<OsFiles>>) {
+        let Asked { part, bytes_left, whole_first_batch, waterline } = *asked;
         let start = OffsetMetadata { offset: part.offset, segment: part.offset, position: 0 };
         let Some(replica) = self.replica(part.key) else {
             return (failed(ErrorCode::UnknownTopicOrPartition), start, None);
@@ -225,13 +265,19 @@ impl Shard {
                 return (failed(code), start, None);
             }
             let bytes_max = part.bytes_max.min(bytes_left);
+            let read =
+                partition.read(part.offset, part.last_fetched_epoch, bytes_max, whole_first_batch, waterline);
+            if let (Some(follower), Ok(ReadOutcome::Read(_))) = (follower, &read) {
+                match note_fetch(partition, part, follower, progress) {
+                    Ok(()) => {}
+                    Err(code) => return (failed(code), start, None),
+                }
+            }
             let head = FetchHead {
                 high_watermark: partition.high_watermark(),
                 last_stable: partition.last_stable(),
                 log_start: partition.log().log_start(),
             };
-            let read =
-                partition.read(part.offset, part.last_fetched_epoch, bytes_max, whole_first_batch, waterline);
             match read {
                 Ok(ReadOutcome::Read(Read::Plan(plan))) => {
                     let start = plan.start;
@@ -303,6 +349,34 @@ impl Shard {
     fn answer_fetch(&self, reply_to: ReplyTo, parts: Vec<FetchedPart>, waited: Duration) {
         self.mesh.push_reply(reply_to, Reply::Fetch(FetchReply { parts, waited }));
     }
+}
+
+/// What a fetch asks of one partition, as far as there is room in its answer.
+#[derive(Clone, Copy)]
+struct Asked<'a> {
+    part: &'a FetchPart,
+    bytes_left: u32,
+    whole_first_batch: bool,
+    waterline: Waterline,
+}
+
+/// Takes note of how far the follower is.
+fn note_fetch(
+    partition: &mut LivePartition,
+    part: &FetchPart,
+    follower: Follower,
+    progress: &mut Progress,
+) -> Result<(), ErrorCode> {
+    let fetch = FollowerFetch {
+        replica: follower.broker,
+        broker_epoch: follower.epoch,
+        offset: part.offset,
+        log_start: part.log_start,
+    };
+    if partition.note_fetch(fetch, clock::now(), &mut progress.committed)? {
+        progress.moved.push(part.key);
+    }
+    Ok(())
 }
 
 /// What stands at the head of a partition's answer.

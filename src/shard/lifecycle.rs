@@ -16,7 +16,7 @@ use super::messages::{CheckpointEntry, CheckpointOffsets, Reply};
 use super::moves;
 use super::placement::PartitionKey;
 use super::replica::{Replica, ReplicaState};
-use crate::base::{LeaderEpoch, Offset, PartitionIndex, TopicId, TopicPartition, clock};
+use crate::base::{Offset, PartitionIndex, TopicId, TopicPartition, clock};
 use crate::config::{Durability, LogConfig};
 use crate::io::os::OsFiles;
 use crate::io::runtime::{Queue, spawn, yield_if_needed};
@@ -38,6 +38,7 @@ impl Shard {
     /// Makes this shard's partitions what `image` says; answers when they are.
     pub(super) fn publish(self: &Rc<Self>, reply_to: ReplyTo, image: Arc<Image>) {
         let old = self.image.replace(image.clone());
+        self.know_brokers(&image);
         let changes = image.changes_since(&old);
         // The first image tells of what was there before this process.
         let is_new = old.version() > 0;
@@ -51,7 +52,7 @@ impl Shard {
         }
         for (before, after) in &changes.topics_changed {
             wanted.extend(self.mine(after, before.partitions.len()).map(|key| (key, after.clone())));
-            self.update_leaderships(after);
+            self.update_roles(after);
         }
         let configured = self.topics_configured_by(&changes.configs_changed);
         if gone.is_empty() && wanted.is_empty() && configured.is_empty() {
@@ -94,7 +95,11 @@ impl Shard {
     }
 
     /// The keys of the partitions of `topic` from index `first` on that live on this shard.
-    fn mine(&self, topic: &Arc<TopicImage>, first: usize) -> impl Iterator<Item = PartitionKey> + use<> {
+    pub(super) fn mine(
+        &self,
+        topic: &Arc<TopicImage>,
+        first: usize,
+    ) -> impl Iterator<Item = PartitionKey> + use<> {
         let broker = self.settings.broker;
         let shards = self.shards();
         let id = self.id;
@@ -104,15 +109,6 @@ impl Shard {
             let here = topic.partitions[index].replicas.contains(&broker);
             (here && super::owner(key, shards) == id).then_some(key)
         })
-    }
-
-    fn update_leaderships(&self, topic: &Arc<TopicImage>) {
-        for key in self.mine(topic, 0) {
-            if let (Some(replica), Some(image)) = (self.replica(key), partition_image(topic, key)) {
-                // An offline replica learns of it when it comes back.
-                let _ = replica.with(|partition| partition.set_leader_epoch(image.leader_epoch));
-            }
-        }
     }
 
     /// The topics whose settings these resources have a part in.
@@ -268,12 +264,16 @@ impl Shard {
             Ok(log) => {
                 let image = self.image();
                 let topic = image.topic_by_id(replica.key.topic).unwrap_or(topic);
-                let epoch = partition_image(topic, replica.key).map(|image| image.leader_epoch);
-                let epoch = epoch.unwrap_or(LeaderEpoch(0));
-                let mut partition = Partition::lead(log, replica.key.topic, epoch, config, durability);
+                let found = replica.found_offsets().map(|found| found.high_watermark);
+                let high_watermark = found.unwrap_or_else(|| log.log_start());
+                let key = replica.key;
+                let mut partition = Partition::resume(log, key.topic, high_watermark, config, durability);
                 partition.share_slots(self.slots.clone());
                 let dir = partition.log().dir().to_path_buf();
                 replica.go_online(partition);
+                if let Some(image) = partition_image(topic, key) {
+                    self.take_role(replica, image);
+                }
                 source.put_aside().for_each(|entry| directories.forget_found(entry));
                 self.look_for_jobs(replica);
                 if source.was_moved() {
@@ -341,6 +341,7 @@ impl Shard {
 
     async fn delete(self: &Rc<Self>, key: PartitionKey) {
         let Some(replica) = self.replicas.borrow_mut().remove(&key) else { return };
+        self.unfollow(key);
         self.withdraw_offsets(&replica);
         self.forget_unflushed(&replica);
         let mut delay = Duration::ZERO;
@@ -438,6 +439,7 @@ impl Shard {
 
     async fn close_log(self: &Rc<Self>, replica: Rc<Replica>) -> Option<CheckpointEntry> {
         // The log must not be closed under a job, which may roll it or write its index.
+        self.unfollow(replica.key);
         self.jobs_done(&replica).await;
         self.forget_unflushed(&replica);
         let Some(mut partition) = replica.take(ReplicaState::Closed) else {
@@ -482,7 +484,7 @@ impl Shard {
     }
 }
 
-fn partition_image(topic: &TopicImage, key: PartitionKey) -> Option<&Arc<PartitionImage>> {
+pub(super) fn partition_image(topic: &TopicImage, key: PartitionKey) -> Option<&Arc<PartitionImage>> {
     topic.partitions.get(usize::try_from(key.partition.0).ok()?)
 }
 

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use super::cleaner::{CleanEnd, CleanRequest, CleanableLogs};
 use super::placement::PartitionKey;
 use crate::base::clock::{Monotonic, Timestamp};
-use crate::base::{LeaderEpoch, Offset, ProducerId, TopicPartition};
+use crate::base::{BrokerEpoch, BrokerId, LeaderEpoch, Offset, ProducerId, TopicPartition};
 use crate::config::ShareGroupConfig;
 use crate::coordinator::transactions::Producer;
 use crate::coordinator::{self, share_state, transactions};
@@ -139,10 +139,19 @@ pub struct AppendAnswer {
 
 pub struct FetchRequest {
     pub parts: Vec<FetchPart>,
+    /// Who asks, if it is not a consumer.
+    pub follower: Option<Follower>,
     pub waterline: Waterline,
     pub bytes_max: u32,
     /// `None`: answer at once.
     pub wait: Option<FetchWait>,
+}
+
+/// A broker that follows this one, in its present registration.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Follower {
+    pub broker: BrokerId,
+    pub epoch: BrokerEpoch,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -154,6 +163,8 @@ pub struct FetchPart {
     pub current_leader_epoch: LeaderEpoch,
     /// -1: not told.
     pub last_fetched_epoch: LeaderEpoch,
+    /// The follower's; -1 from a consumer.
+    pub log_start: Offset,
 }
 
 /// Park the fetch until it would return `bytes_min`, an error, or `until` has come.

@@ -13,6 +13,7 @@ mod directories;
 mod faults;
 mod fetches;
 mod figures;
+mod follow;
 mod intake;
 mod jobs;
 mod lifecycle;
@@ -25,6 +26,7 @@ mod pump;
 mod queries;
 mod replica;
 mod requests;
+mod roles;
 mod scrub;
 mod share_fetch;
 mod shares;
@@ -36,12 +38,14 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use checkpoint::write_last_checkpoints;
 pub use cleaner::{Cleaner, CleanerCounters, start_cleaner};
 pub use commit::CommitService;
 pub use directories::{Directories, Directory, DiskCounts, StartEntry, StartList};
 pub use figures::{Detail, Figures, LogFigures, PartitionFigures, WantedFigures};
+pub use follow::{Cut, NotAppended, Received};
 pub use mesh::{CallHandle, Lanes, PendingReply, ReplyTo, lanes};
 pub use placement::{PartitionKey, owner};
 pub use requests::{ApiRecorded, Phase, RequestFigures};
@@ -54,7 +58,8 @@ use crate::config::{BrokerConfig, LogConfig};
 use crate::io::chunk::ChunkPool;
 use crate::io::runtime::{Notify, work};
 use crate::metadata::Image;
-use crate::partition::Slots;
+use crate::partition::{Brokers, Slots};
+use crate::peer::Greetings;
 use crate::wire::beat::Beat;
 
 /// What a shard is made of, the same for every shard of the process.
@@ -63,6 +68,8 @@ pub struct Settings {
     pub broker: BrokerId,
     pub config: Arc<BrokerConfig>,
     pub directories: Arc<Directories>,
+    /// How this broker makes itself known to others; `None` where it is alone.
+    pub greetings: Option<Arc<Greetings>>,
 }
 
 crate::counters! {
@@ -83,6 +90,14 @@ crate::counters! {
         pub appended_records: total "kuring_append_records_total",
         /// Bytes of record batches appended to logs.
         pub appended_bytes: total "kuring_append_bytes_total",
+        /// Records that followers of this shard have got from their leaders.
+        pub replicated_records: total "kuring_replica_append_records_total",
+        /// Bytes of record batches that followers of this shard have got from their leaders.
+        pub replicated_bytes: total "kuring_replica_append_bytes_total",
+        /// Times that a follower's log was cut where it parted from its leader's.
+        pub truncations: total "kuring_replica_truncations_total",
+        /// Of those, the ones that took records below the follower's high watermark: records were lost.
+        pub truncations_below_high_watermark: total "kuring_replica_truncations_below_high_watermark_total",
         /// Bytes of record batches that fetches were answered with.
         pub fetched_bytes: total "kuring_fetch_bytes_total",
         /// Fetches that waited for more to read.
@@ -193,6 +208,12 @@ pub struct Shard {
     timers: timers::Timers,
     /// Replicas with something in their queue.
     dirty: RefCell<Vec<Rc<Replica>>>,
+    /// The brokers, for the partitions that have other replicas.
+    brokers: Brokers,
+    /// What follows other brokers.
+    follows: roles::Follows,
+    /// Partitions with followers that were appended to in this turn.
+    grown: RefCell<Vec<PartitionKey>>,
     /// Appends that came in this turn.
     fresh_appends: RefCell<Vec<Rc<appends::AppendInFlight>>>,
     continue_turns: Notify,
@@ -230,6 +251,7 @@ impl Shard {
         let chunks = ChunkPool::new(usize::try_from(receive_bytes).unwrap_or(usize::MAX));
         let serve_bytes = settings.config.serving_limits.serve_bytes_max;
         let serve_memory = Rc::new(Budget::new(usize::try_from(serve_bytes).unwrap_or(usize::MAX)));
+        let brokers = Brokers::new(settings.broker, REPLICA_LAG_TIME_MAX);
         let shard = Rc::new(Self {
             id,
             settings,
@@ -241,6 +263,9 @@ impl Shard {
             shares: shares::Shares::new(),
             timers: timers::Timers::new(crate::base::clock::monotonic()),
             dirty: RefCell::default(),
+            brokers,
+            follows: roles::Follows::default(),
+            grown: RefCell::default(),
             fresh_appends: RefCell::default(),
             continue_turns: Notify::new(),
             slots: Slots::default(),
@@ -466,6 +491,9 @@ impl Shard {
         self.replicas.borrow().get(&key).cloned()
     }
 }
+
+/// A follower that has not had all of its leader's records for so long is out of sync (`replica.lag.time.max.ms`).
+const REPLICA_LAG_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// The log start and the high watermark where they are not known.
 const NO_OFFSET: Offset = Offset(-1);

@@ -1,5 +1,6 @@
 //! Fetches that wait at their owner until there is enough to read. Each watches its partitions in a
-//! purgatory; an append asks only the fetches that watch its partition.
+//! purgatory; an append asks only the fetches that watch its partition, and of these only the followers': consumers
+//! wait for the high watermark.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -10,7 +11,26 @@ use super::placement::PartitionKey;
 use crate::base::ShardId;
 use crate::base::clock::Monotonic;
 use crate::log::OffsetMetadata;
+use crate::partition::Waterline;
 use crate::timer::{Purgatory, WaitKey};
+
+/// What a parked fetch waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Watch {
+    /// The high watermark of the partition moves: a consumer's.
+    Committed(PartitionKey),
+    /// Its log grows: a follower's.
+    Appended(PartitionKey),
+}
+
+impl Watch {
+    fn of(waterline: Waterline, key: PartitionKey) -> Self {
+        match waterline {
+            Waterline::HighWatermark | Waterline::LastStable => Watch::Committed(key),
+            Waterline::LogEnd => Watch::Appended(key),
+        }
+    }
+}
 
 /// Fetches that one shard parks at most; a further one is answered at once with what there is.
 pub(super) const PARKED_FETCHES_MAX: usize = 65_536;
@@ -78,7 +98,7 @@ impl Parked {
 const PARKED_PARTS_MAX: usize = 1 << 20;
 
 pub(super) struct ParkedFetches {
-    pub(super) purgatory: Purgatory<PartitionKey, Parked>,
+    pub(super) purgatory: Purgatory<Watch, Parked>,
     parts: usize,
     by_asker: HashMap<Asker, WaitKey, ahash::RandomState>,
 }
@@ -95,7 +115,9 @@ impl ParkedFetches {
         if self.parts + parts > PARKED_PARTS_MAX {
             return Err(Box::new(parked));
         }
-        let keys: Vec<PartitionKey> = parked.request.parts.iter().map(|part| part.key).collect();
+        let waterline = parked.request.waterline;
+        let keys: Vec<Watch> =
+            parked.request.parts.iter().map(|part| Watch::of(waterline, part.key)).collect();
         match self.purgatory.watch(until, keys, parked) {
             Ok(key) => {
                 self.by_asker.insert(asker, key);

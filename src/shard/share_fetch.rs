@@ -11,7 +11,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::join_all;
 
-use super::Shard;
 use super::mesh::ReplyTo;
 use super::messages::{
     FetchPart, FetchRequest, FetchedData, FetchedPart, Reply, Request, ShareAnswer, ShareFetchPart,
@@ -20,6 +19,7 @@ use super::messages::{
 use super::parked::{Asker, asker};
 use super::placement::PartitionKey;
 use super::shares::{Entry, Waiter, limits, waterline};
+use super::{NO_OFFSET, Shard};
 use crate::base::clock;
 use crate::base::{LeaderEpoch, Offset, ProducerId};
 use crate::config::ShareGroupConfig;
@@ -168,6 +168,7 @@ impl Shard {
                 bytes_max: bytes_left.min(READ_BYTES_MAX),
                 current_leader_epoch: LeaderEpoch::NONE,
                 last_fetched_epoch: LeaderEpoch::NONE,
+                log_start: NO_OFFSET,
             };
             let data = match self.read_plan(part, config).await? {
                 Found::Data(data) => *data,
@@ -203,6 +204,7 @@ impl Shard {
     ) -> Result<Found, ErrorCode> {
         let from = part.offset;
         let fetch = FetchRequest {
+            follower: None,
             bytes_max: part.bytes_max,
             parts: vec![part],
             waterline: waterline(config),
@@ -271,6 +273,7 @@ impl Shard {
                 bytes_max: SIZED_BYTES_MAX,
                 current_leader_epoch: LeaderEpoch::NONE,
                 last_fetched_epoch: LeaderEpoch::NONE,
+                log_start: NO_OFFSET,
             };
             if let Ok(Found::Data(data)) = self.read_plan(part, &size.config).await {
                 bytes += data.range.as_ref().map_or(0, |range| u64::from(range.length));

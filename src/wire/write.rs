@@ -1,4 +1,4 @@
-//! Writes the frames of the responses that have codecs of our own.
+//! Writes the frames of the requests and responses that have codecs of our own.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -35,6 +35,22 @@ impl Writer {
         writer
     }
 
+    /// Starts a request of `api` in `version`.
+    pub fn request(api: &Api, version: i16, correlation_id: CorrelationId, client_id: &str) -> Self {
+        let mut writer = Self { out: BytesMut::with_capacity(256), flexible: false };
+        writer.i32(0);
+        writer.i16(api.key as i16);
+        writer.i16(version);
+        writer.i32(correlation_id.0);
+        // The client id keeps its legacy length in every header.
+        writer.string(client_id);
+        writer.flexible = version >= api.flexible;
+        if api.request_header_version(version) >= 2 {
+            writer.varint(0);
+        }
+        writer
+    }
+
     /// Bytes written so far, prefix and all.
     pub fn position(&self) -> usize {
         self.out.len()
@@ -46,6 +62,10 @@ impl Writer {
         let prefix = i32::try_from(len).map_err(|_| EncodeError::TooLarge(len))?;
         self.out[..PREFIX_LEN].copy_from_slice(&prefix.to_be_bytes());
         Ok(self.out.freeze())
+    }
+
+    pub fn i8(&mut self, value: i8) {
+        self.out.put_i8(value);
     }
 
     pub fn i16(&mut self, value: i16) {

@@ -332,7 +332,7 @@ impl Mover {
         let mut committed = Vec::new();
         let old = replica.with(|partition| {
             let log = new.take()?;
-            Some(partition.replace_log(*log, &mut committed))
+            Some(partition.replace_log(*log, clock::now(), &mut committed))
         });
         shard.tell_moved(replica, from, &self.under_way);
         shard.finish_appends(committed);

@@ -1,10 +1,13 @@
-//! Fetch, versions 4 to 18. The response is encoded around the records, which are sent from their files.
+//! Fetch, versions 4 to 18. The response is encoded around the records, which are sent from their files. A follower
+//! speaks the other half of it, in versions that name topics by id.
 
+mod following;
 mod request;
 mod response;
 #[cfg(test)]
 mod tests;
 
+pub use following::{FetchAnswer, FetchedSlice};
 pub use request::{
     FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, IsolationLevel, SessionEpoch, SessionId,
 };

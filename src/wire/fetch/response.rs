@@ -203,6 +203,6 @@ impl FetchPartitionResponse {
     }
 }
 
-fn fetch_api() -> &'static Api {
+pub(super) fn fetch_api() -> &'static Api {
     find(ApiKey::Fetch as i16).expect("the API table has Fetch")
 }

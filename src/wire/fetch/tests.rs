@@ -284,3 +284,61 @@ fn response_beyond_a_frame_is_an_error() {
     response.topics[0].partitions[0].records_len = i32::MAX as usize;
     assert!(response.encode(12, CorrelationId(1)).is_err());
 }
+
+const FOLLOWERS: std::ops::RangeInclusive<i16> = 13..=18;
+
+#[test]
+fn a_follower_writes_its_request_byte_for_byte_as_the_message_codec_does() {
+    for version in FOLLOWERS {
+        let theirs = encoded(&their_request(version).with_cluster_id(None), version);
+        let request = FetchRequest::decode(version, &theirs).unwrap();
+        let frame = request.encode(version, CorrelationId(5), "me").unwrap();
+        assert_eq!(frame[..4], (frame.len() as i32 - 4).to_be_bytes());
+        let parsed = crate::wire::header::parse(&frame.slice(4..)).unwrap();
+        let crate::wire::header::Request::Known { header, body } = parsed else { panic!("{version}") };
+        assert_eq!((header.version, header.correlation_id), (version, CorrelationId(5)));
+        assert_eq!(header.client_id.as_deref(), Some(&b"me"[..]));
+        assert_eq!(body, theirs, "version {version}");
+    }
+}
+
+fn their_answer(version: i16) -> Bytes {
+    let mut frame = BytesMut::new();
+    ResponseHeader::default().with_correlation_id(77).encode(&mut frame, 1).unwrap();
+    their_response(version).encode(&mut frame, version).unwrap();
+    frame.freeze()
+}
+
+#[test]
+fn an_answer_is_walked_where_it_lies() {
+    for version in FOLLOWERS {
+        let frame = their_answer(version);
+        let (correlation_id, answer) = FetchAnswer::decode(version, &frame).unwrap();
+        assert_eq!(correlation_id, CorrelationId(77));
+        assert_eq!(answer.error, Some(ErrorCode::FetchSessionIdNotFound));
+        assert_eq!(answer.session_id, SessionId(42));
+        let [first, second, third] = &answer.partitions[..] else { panic!("three partitions") };
+        assert_eq!((first.topic, first.index, first.error), (topic_id(), PartitionIndex(0), None));
+        assert_eq!((first.high_watermark, first.log_start), (Offset(100), Offset(10)));
+        assert_eq!((&first.records[..], first.diverging), (RECORDS[0], None));
+        let records_at = first.records.as_ptr() as usize - frame.as_ptr() as usize;
+        assert!(records_at < frame.len(), "they are a slice of the frame");
+        assert_eq!((second.index, second.error), (PartitionIndex(1), Some(ErrorCode::NotLeaderOrFollower)));
+        assert!(second.records.is_empty());
+        assert_eq!(third.diverging, Some(DivergingEpoch { epoch: LeaderEpoch(4), end_offset: Offset(77) }));
+        assert_eq!(&third.records[..], RECORDS[2]);
+        for len in 0..frame.len() {
+            assert!(FetchAnswer::decode(version, &frame.slice(..len)).is_err(), "{version} {len}");
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn damaged_answers_never_panic(at: prop::sample::Index, byte: u8, version in 13i16..=18) {
+        let mut frame = their_answer(version).to_vec();
+        let at = at.index(frame.len());
+        frame[at] = byte;
+        let _ = FetchAnswer::decode(version, &frame.into());
+    }
+}

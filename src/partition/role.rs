@@ -1,0 +1,198 @@
+//! A replica's part in its partition: it leads, alone or with followers, or it follows. What the metadata says is
+//! taken in one step that waits for nothing; nobody asks the log what it is.
+
+use super::{
+    AlteredIsr, Assignment, Brokers, Committed, FollowerFetch, IsrProposal, Leadership, Partition, Waterline,
+};
+use crate::base::clock::Now;
+use crate::base::{BrokerId, LeaderEpoch, Offset};
+use crate::io::Files;
+use crate::wire::ErrorCode;
+
+#[derive(Debug)]
+pub(super) enum Role {
+    /// It was not told yet.
+    Idle,
+    /// It leads and there is no other replica.
+    Alone,
+    Leader(Box<Leadership>),
+    /// What the leader has told of its high watermark.
+    Follower {
+        high_watermark: Offset,
+    },
+}
+
+/// What the metadata's word has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Assigned {
+    /// Consumers may read further than before.
+    pub high_watermark_moved: bool,
+    /// It leads no more.
+    pub is_demoted: bool,
+}
+
+impl<F: Files, T> Partition<F, T> {
+    pub fn is_leader(&self) -> bool {
+        matches!(self.role, Role::Alone | Role::Leader(_))
+    }
+
+    /// Whether it leads, and other replicas follow.
+    pub fn has_followers(&self) -> bool {
+        matches!(self.role, Role::Leader(_))
+    }
+
+    /// Takes what the metadata says. What is older than what is known is passed over.
+    pub fn assign(
+        &mut self,
+        assignment: &Assignment<'_>,
+        brokers: &Brokers,
+        now: Now,
+        committed: &mut Vec<Committed<T>>,
+    ) -> Assigned {
+        if assignment.leader_epoch < self.leader_epoch {
+            return Assigned::default();
+        }
+        let is_newer = assignment.leader_epoch > self.leader_epoch;
+        self.leader_epoch = assignment.leader_epoch;
+        let led = self.is_leader();
+        let leads = assignment.leader == Some(brokers.me());
+        match leads {
+            true if is_newer || !led => self.become_leader(assignment, brokers, now),
+            true => self.go_on_leading(assignment, brokers, now),
+            false if led || matches!(self.role, Role::Idle) => self.become_follower(committed),
+            false => {}
+        }
+        self.count_in_sync();
+        Assigned {
+            high_watermark_moved: self.advance_high_watermark(now, committed),
+            is_demoted: led && !leads,
+        }
+    }
+
+    fn become_leader(&mut self, assignment: &Assignment<'_>, brokers: &Brokers, now: Now) {
+        let led = self.is_leader();
+        self.log.begin_epoch(assignment.leader_epoch);
+        self.role = self.leading(assignment, brokers, now);
+        if matches!(self.role, Role::Alone) && !led {
+            // What recovery kept is all there is: with one replica it is committed, synced or not.
+            self.high_watermark = self.log.log_end();
+            self.log.high_watermark_advanced(self.high_watermark);
+        }
+    }
+
+    fn go_on_leading(&mut self, assignment: &Assignment<'_>, brokers: &Brokers, now: Now) {
+        let end = self.log.log_end();
+        match &mut self.role {
+            Role::Leader(leadership) if assignment.replicas.len() > 1 => {
+                leadership.set_assignment(assignment, end, now.monotonic);
+            }
+            Role::Alone if assignment.replicas.len() == 1 => {}
+            _ => self.role = self.leading(assignment, brokers, now),
+        }
+    }
+
+    fn leading(&self, assignment: &Assignment<'_>, brokers: &Brokers, now: Now) -> Role {
+        match assignment.replicas {
+            [_] => Role::Alone,
+            _ => {
+                let end = self.log.log_end();
+                Role::Leader(Box::new(Leadership::new(brokers, assignment, end, now.monotonic)))
+            }
+        }
+    }
+
+    /// Whatever waits here is refused: another one answers for it from here on, or nobody.
+    fn become_follower(&mut self, committed: &mut Vec<Committed<T>>) {
+        self.fail_all(ErrorCode::NotLeaderOrFollower, committed);
+        // An epoch that this broker began and wrote nothing in is not one of its records.
+        self.log.forget_begun_epoch();
+        self.role = Role::Follower { high_watermark: self.high_watermark };
+    }
+
+    fn count_in_sync(&mut self) {
+        (self.in_sync_replicas, self.min_in_sync_max) = match &self.role {
+            Role::Leader(leadership) => (leadership.isr().len() as i32, leadership.replica_count() as i32),
+            // `min.insync.replicas` holds as it is written: of two that it demands one is not there.
+            Role::Alone => (1, i32::MAX),
+            Role::Idle | Role::Follower { .. } => (0, i32::MAX),
+        };
+    }
+
+    /// How many must be in sync for a record to be acknowledged to a producer that waits for all.
+    pub(super) fn min_in_sync(&self) -> i32 {
+        self.config.min_insync_replicas.min(self.min_in_sync_max)
+    }
+
+    /// How many may be in sync.
+    pub(super) fn may_be_in_sync(&self) -> i32 {
+        match &self.role {
+            Role::Leader(leadership) => leadership.maximal_isr_len() as i32,
+            _ => self.in_sync_replicas,
+        }
+    }
+
+    /// Takes note of a follower's fetch, once it is known that its log does not part from this one; true when the high
+    /// watermark moved.
+    ///
+    /// # Errors
+    /// NOT_LEADER_OR_FOLLOWER, and those of [`Leadership::fetched`].
+    pub fn note_fetch(
+        &mut self,
+        fetch: FollowerFetch,
+        now: Now,
+        committed: &mut Vec<Committed<T>>,
+    ) -> Result<bool, ErrorCode> {
+        let leader_end = self.upper_bound(Waterline::LogEnd);
+        match &mut self.role {
+            Role::Leader(leadership) => leadership.fetched(fetch, leader_end, now.monotonic)?,
+            Role::Alone => return Err(ErrorCode::UnknownLeaderEpoch),
+            Role::Idle | Role::Follower { .. } => return Err(ErrorCode::NotLeaderOrFollower),
+        }
+        Ok(self.advance_high_watermark(now, committed))
+    }
+
+    /// Those in sync and a follower that has just fetched, for the controller, if it has come to be in sync.
+    pub fn expand_isr(&mut self, follower: BrokerId) -> Option<IsrProposal> {
+        match &mut self.role {
+            Role::Leader(leadership) => leadership.expand(follower, self.high_watermark),
+            _ => None,
+        }
+    }
+
+    /// Those in sync without whoever is not any more, for the controller; to be asked from time to time.
+    pub fn shrink_isr(&mut self, now: Now) -> Option<IsrProposal> {
+        let end = self.log.log_end();
+        match &mut self.role {
+            Role::Leader(leadership) => leadership.shrink(end, now.monotonic),
+            _ => None,
+        }
+    }
+
+    /// Takes the controller's answer to a proposal; true when the high watermark moved.
+    pub fn isr_altered(
+        &mut self,
+        proposal: &IsrProposal,
+        answer: Result<AlteredIsr, ErrorCode>,
+        now: Now,
+        committed: &mut Vec<Committed<T>>,
+    ) -> bool {
+        let Role::Leader(leadership) = &mut self.role else { return false };
+        leadership.altered(proposal, answer);
+        self.count_in_sync();
+        self.advance_high_watermark(now, committed)
+    }
+
+    /// Checks the epoch a client believes in (KIP-320), -1 is not checked; and that this replica leads.
+    pub fn check_leader_epoch(&self, current: LeaderEpoch) -> Result<(), ErrorCode> {
+        match current {
+            LeaderEpoch::NONE => {}
+            epoch if epoch < self.leader_epoch => return Err(ErrorCode::FencedLeaderEpoch),
+            epoch if epoch > self.leader_epoch => return Err(ErrorCode::UnknownLeaderEpoch),
+            _ => {}
+        }
+        match self.is_leader() {
+            true => Ok(()),
+            false => Err(ErrorCode::NotLeaderOrFollower),
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! The fetching tasks of one shard, one for each broker that leads partitions with a replica here. They share a memory
+//! for what they receive, which bounds it; a task that has none waits.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::connection::Connection;
+use super::fetcher::{Fetcher, Step, Task};
+use crate::base::clock;
+use crate::base::{BrokerEpoch, BrokerId};
+use crate::io::chunk::ChunkPool;
+use crate::io::runtime::{Queue, spawn, yield_if_needed};
+use crate::partition::NotFollowed;
+use crate::peer::{Greetings, PeerError};
+use crate::shard::{Cut, NotAppended, Received, Shard};
+
+/// What the fetchers of a shard receive into.
+const RECEIVE_BYTES_MAX: usize = 64 << 20;
+
+/// The first pause after a connection that could not be made or was lost; it doubles up to the last.
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+/// How often a replica that waits for its disk is looked at.
+const DISK_POLL: Duration = Duration::from_millis(1);
+
+/// How often a task that has nothing to do looks for something.
+const IDLE_POLL: Duration = Duration::from_millis(100);
+
+/// The fetchers of one shard.
+pub struct Fetchers {
+    shard: Rc<Shard>,
+    greetings: Arc<Greetings>,
+    pool: ChunkPool,
+    /// The brokers that a task fetches from.
+    sources: RefCell<BTreeSet<BrokerId>>,
+}
+
+impl Fetchers {
+    /// Starts to fetch what `shard` follows, for as long as it runs.
+    pub fn start(shard: &Rc<Shard>, greetings: Arc<Greetings>) {
+        let pool = ChunkPool::new(RECEIVE_BYTES_MAX);
+        let fetchers = Rc::new(Self { shard: shard.clone(), greetings, pool, sources: RefCell::default() });
+        spawn(Queue::Serve, "fetchers", async move {
+            loop {
+                fetchers.start_missing();
+                fetchers.shard.follows_changed().notified().await;
+                if fetchers.shard.is_stopping() {
+                    return;
+                }
+            }
+        })
+        .detach();
+    }
+
+    fn start_missing(self: &Rc<Self>) {
+        for source in self.shard.followed_brokers() {
+            if self.sources.borrow_mut().insert(source) {
+                let source = Source {
+                    fetchers: self.clone(),
+                    broker: source,
+                    fetcher: Fetcher::new(self.shard.settings().broker),
+                    changes: None,
+                    connection: None,
+                    failures: 0,
+                };
+                spawn(Queue::Serve, "fetcher", source.run()).detach();
+            }
+        }
+    }
+}
+
+/// The task for one broker.
+struct Source {
+    fetchers: Rc<Fetchers>,
+    broker: BrokerId,
+    fetcher: Fetcher,
+    /// What [`Shard::follow_changes`] was when it was last looked at.
+    changes: Option<u64>,
+    connection: Option<Connection>,
+    failures: u32,
+}
+
+impl Source {
+    async fn run(mut self) {
+        let shard = self.fetchers.shard.clone();
+        while !shard.is_stopping() {
+            self.look_for_changes();
+            let waits = self.place_all();
+            let now = clock::monotonic();
+            let own = shard.image().broker(shard.settings().broker).map(|broker| broker.epoch);
+            let request = self.fetcher.request(own.unwrap_or(BrokerEpoch(-1)), now);
+            let Some(request) = request else {
+                if self.fetcher.is_idle() {
+                    self.connection = None;
+                    self.fetcher.disconnected();
+                }
+                // A change is seen by the next look: nothing else wakes it.
+                shard.sleep(if waits { DISK_POLL } else { IDLE_POLL }).await;
+                continue;
+            };
+            let answered = match self.connected().await {
+                Ok(connection) => connection.fetch(&request).await,
+                Err(error) => Err(error),
+            };
+            match answered {
+                Ok(answer) => {
+                    self.failures = 0;
+                    for task in self.fetcher.answered(answer, clock::monotonic()) {
+                        self.carry_out(task).await;
+                        yield_if_needed().await;
+                    }
+                }
+                Err(error) => self.failed(&error).await,
+            }
+        }
+    }
+
+    fn look_for_changes(&mut self) {
+        let shard = &self.fetchers.shard;
+        let changes = Some(shard.follow_changes());
+        if self.changes != changes {
+            self.changes = changes;
+            self.fetcher.follow(shard.followers_of(self.broker));
+        }
+    }
+
+    /// Tells the fetcher where the replicas stand; true when some of them wait for their disk.
+    fn place_all(&mut self) -> bool {
+        let mut waits = false;
+        let now = clock::monotonic();
+        for (key, epoch) in self.fetcher.unplaced(now) {
+            match self.fetchers.shard.follow_position(key, epoch) {
+                Ok(Some(position)) => self.fetcher.place(key, position),
+                Ok(None) => waits = true,
+                Err(_) => self.fetcher.pause(key, now),
+            }
+        }
+        waits
+    }
+
+    async fn connected(&mut self) -> Result<&mut Connection, PeerError> {
+        if self.connection.is_none() {
+            let address = self.address().await?;
+            let Fetchers { greetings, pool, .. } = &*self.fetchers;
+            self.connection = Some(Connection::open(address, self.broker, greetings, pool).await?);
+            self.fetcher.disconnected();
+        }
+        self.connection.as_mut().ok_or(PeerError::Closed)
+    }
+
+    /// Where the broker is reached by others. The name is looked up anew for each attempt: nodes move.
+    async fn address(&self) -> Result<SocketAddr, PeerError> {
+        let shard = &self.fetchers.shard;
+        let image = shard.image();
+        let listener = shard.config().inter_broker_listener.as_str();
+        let endpoint = image.broker(self.broker).and_then(|broker| broker.endpoint(listener));
+        let endpoint = endpoint.ok_or(PeerError::Unknown(self.broker))?;
+        let (host, port) = (endpoint.host.clone(), endpoint.port);
+        if let Ok(address) = host.parse::<IpAddr>() {
+            return Ok(SocketAddr::new(address, port));
+        }
+        let look_up = move || (host.as_str(), port).to_socket_addrs().map(|mut addresses| addresses.next());
+        let found = shard.settings().directories.threads.run("resolve", look_up).await?;
+        found.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::NotFound).into())
+    }
+
+    async fn failed(&mut self, error: &PeerError) {
+        self.connection = None;
+        self.fetcher.disconnected();
+        // The first of a row, and once in a while: a broker that is down for a day fills no log.
+        if self.failures.is_multiple_of(64) {
+            tracing::warn!(broker = %self.broker, "nothing is fetched from it: {error}");
+        }
+        let pause = PAUSE_MIN.saturating_mul(1 << self.failures.min(10)).min(PAUSE_MAX);
+        self.failures = self.failures.saturating_add(1);
+        self.fetchers.shard.sleep(pause).await;
+    }
+
+    async fn carry_out(&mut self, task: Task) {
+        let shard = self.fetchers.shard.clone();
+        let Task { key, epoch, at, step } = task;
+        let done = match step {
+            Step::Append { records, high_watermark, log_start } => {
+                let received = Received { epoch, at, records, high_watermark, log_start };
+                match shard.follow_append(key, &received).await {
+                    Err(NotAppended::NotFollowed(NotFollowed::Before(base))) => {
+                        shard.follow_cut(key, epoch, Cut::Anew(base)).await
+                    }
+                    done => done,
+                }
+            }
+            Step::Cut { epoch: theirs, end } => {
+                shard.follow_cut(key, epoch, Cut::Diverging { epoch: theirs, end }).await
+            }
+            Step::Anew(start) => shard.follow_cut(key, epoch, Cut::Anew(start)).await,
+        };
+        match done {
+            // The image has said something else meanwhile, and the fetcher hears of it at its next look.
+            Ok(()) | Err(NotAppended::NotFollowed(NotFollowed::Stale) | NotAppended::Gone) => {
+                self.fetcher.displace(key);
+            }
+            Err(error) => {
+                tracing::warn!(?key, broker = %self.broker, "a follower does not come further: {error}");
+                self.fetcher.pause(key, clock::monotonic());
+            }
+        }
+    }
+}
