@@ -549,6 +549,8 @@ func outage() error {
 	patient := exact(config())
 	patient.Producer.Retry.Max = 1000
 	patient.Producer.Retry.Backoff = 200 * time.Millisecond
+	// Without a leader it gives a batch up with the error that it had first, the end of its connection.
+	patient.Metadata.Retry.Max = 1000
 	producer := Value(sarama.NewAsyncProducer(bootstrap, patient))
 	var failure error
 	confirmed := make(chan struct{}, 1)
