@@ -50,6 +50,15 @@ def problems(results, scenarios, unsupported):
             yield f"unsupported.txt: {client} {name}: no such scenario"
 
 
+def holes(clients, results, scenarios, beside, unsupported):
+    """Cells of the common list that nobody has filled or explained."""
+    for client in clients:
+        for name in scenarios:
+            known = client in OWN or name in beside or (client, name) in unsupported
+            if not known and name not in results.get(client, {}):
+                yield f"{client} {name}: has neither run nor a reason in unsupported.txt"
+
+
 def expected():
     """{(client, scenario): (status, version, date)}"""
     lines = EXPECTED.read_text().splitlines() if EXPECTED.exists() else []
@@ -85,7 +94,7 @@ def row(cells):
     return "| " + " | ".join(cells) + " |\n"
 
 
-def table(clients, results, scenarios, unsupported):
+def table(clients, results, scenarios, beside, unsupported):
     columns = [client for client in clients if client not in OWN]
 
     def mark(client, name):
@@ -94,13 +103,18 @@ def table(clients, results, scenarios, unsupported):
         return {"ok": "✓", "FAILED": "**fails**", None: ""}[results.get(client, {}).get(name)]
 
     kafkas = sorted({f"{version} ({date})" for _, version, date in expected().values()})
-    text = "✓ passes, – the client cannot (reasons below), empty: not written yet. The same programs went through the same\n"
-    text += f"scenarios with Apache Kafka {', '.join(kafkas)}: `kafka.txt` has what it did.\n\n"
+    text = "✓ passes, – the client cannot (reasons below). The same programs went through the same scenarios with Apache\n"
+    text += f"Kafka {', '.join(kafkas)}: `kafka.txt` has what it did.\n\n"
     failing = [f"{client} {name}" for (client, name), (status, *_) in sorted(expected().items()) if status != "ok"]
     text += f"There these failed: {', '.join(failing)}.\n\n" if failing else ""
     text += row(["scenario", *columns]) + row(["---"] + [":-:"] * len(columns))
     for name in scenarios:
-        text += row([name, *(mark(client, name) for client in columns)])
+        if name not in beside:
+            text += row([name, *(mark(client, name) for client in columns)])
+    text += "\nBeside that list, where a client has a program for it:\n\n" + row(["scenario", "clients"]) + row(["---", "---"])
+    for name in beside:
+        found = [(client, mark(client, name)) for client in columns if (client, name) not in unsupported]
+        text += row([name, ", ".join(f"{client} {what}" for client, what in found if what)])
     text += "\n" + "".join(f"- {name}: {what}\n" for name, what in scenarios.items())
     reasons = {}
     for (client, name), reason in unsupported.items():
@@ -119,7 +133,8 @@ def main():
     path, *rest = sys.argv[1:]
     mode = rest.pop(0) if rest and rest[0].startswith("--") else ""
     results = read_results(path)
-    scenarios = {name: what for name, what in entries("scenarios.txt", 2)}
+    scenarios = {name.lstrip("+"): what for name, what in entries("scenarios.txt", 2)}
+    beside = [name[1:] for name, _ in entries("scenarios.txt", 2) if name.startswith("+")]
     unsupported = {(client, name): reason for client, name, reason in entries("unsupported.txt", 3)}
     wrong = list(problems(results, scenarios, unsupported))
     if mode == "--expect":
@@ -129,9 +144,11 @@ def main():
         sys.exit(1 if wrong else 0)
     if os.environ.get("KURING_JUDGED") == "kuring":
         wrong += differences(results, bool(mode))
+        if mode:
+            wrong += holes(rest, results, scenarios, beside, unsupported)
     before, _, rest_of_readme = README.read_text().partition(BEGIN)
     old, _, after = rest_of_readme.partition(END)
-    new = table(rest, results, scenarios, unsupported)
+    new = table(rest, results, scenarios, beside, unsupported)
     if mode == "--write":
         README.write_text(before + BEGIN + new + END + after)
     elif mode == "--check" and old != new:

@@ -10,7 +10,7 @@ import java.util.*;
 import java.util.regex.Pattern;
 import java.util.stream.*;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
-import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.clients.producer.*;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.utils.internals.Exit;
 
@@ -57,6 +57,7 @@ public class Tools extends Frame {
         scenario("delete-records", Tools::deleteRecords);
         scenario("log-dirs", Tools::logDirs);
         scenario("transactions", Tools::transactions);
+        scenario("transactions-ended", Tools::endTransactions);
         scenario("features", Tools::features);
         scenario("cluster", Tools::cluster);
         scenario("api-versions", Tools::apiVersions);
@@ -334,9 +335,35 @@ public class Tools extends Frame {
         eventually("it is complete", () -> tool("transactions", "describe", "--transactional-id", "tools-txn").ok().text.contains("CompleteCommit"));
     }
 
+    // A transaction that its producer does not end; returns where it began.
+    static long hang(Producer<byte[], byte[]> producer) throws Exception {
+        producer.initTransactions();
+        producer.beginTransaction();
+        return producer.send(new ProducerRecord<>("tools-hanging", 0, null, bytes("v"))).get().offset();
+    }
+
+    static void endTransactions() throws Exception {
+        tool("topics", "--create", "--topic", "tools-hanging", "--partitions", 1).ok();
+        try (var producer = producer(Map.of("transactional.id", "tools-ended"))) {
+            hang(producer);
+            tool("transactions", "forceTerminateTransaction", "--transactionalId", "tools-ended").ok();
+            eventually("it is aborted", () -> Pattern.compile("Empty|CompleteAbort").matcher(tool("transactions", "describe",
+                "--transactional-id", "tools-ended").ok().text).find());
+        }
+        try (var producer = producer(Map.of("transactional.id", "tools-aborted"))) {
+            long start = hang(producer);
+            tool("transactions", "abort", "--topic", "tools-hanging", "--partition", 0, "--start-offset", start).ok();
+            eventually("nothing is open there", () -> tool("transactions", "describe-producers", "--topic", "tools-hanging", "--partition", 0).ok()
+                .lines().stream().skip(1).allMatch(line -> line.stripTrailing().endsWith("None")));
+        }
+    }
+
     static void features() throws Exception {
         tool("features", "describe").ok().matches("Feature: transaction.version\\s+.*FinalizedVersionLevel: 2")
             .matches("Feature: group.version\\s+.*FinalizedVersionLevel: 1");
+        tool("features", "downgrade", "--feature", "transaction.version=1", "--dry-run").ok().has("transaction.version can be downgraded to 1");
+        tool("features", "upgrade", "--feature", "transaction.version=9", "--dry-run").failed().has("transaction.version");
+        tool("features", "disable", "--feature", "no.such.feature", "--dry-run").failed().has("no.such.feature");
     }
 
     static void cluster() throws Exception {

@@ -4,7 +4,8 @@ import sys
 import threading
 import time
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
+from confluent_kafka import (AcknowledgeType, Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer,
+                             ShareConsumer, TopicPartition)
 from confluent_kafka.admin import (AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions,
                                    NewTopic, ResourceType)
 
@@ -338,6 +339,48 @@ def group_migration():
     one.close()
 
 
+def share_group():
+    """Of two members: every tenth record is released once, every hundredth rejected, all else accepted."""
+    topic, group = create("share-explicit", 3), "confluent-share-explicit"
+    earliest = ConfigEntry("share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET)
+    wait(admin.incremental_alter_configs([ConfigResource(ResourceType.GROUP, group, incremental_configs=[earliest])]))
+    send(topic, [(n % 3, None, f"v{n}", 0, None) for n in range(300)])
+
+    def join():
+        member = ShareConsumer({"bootstrap.servers": bootstrap, "group.id": group,
+                                "share.acknowledgement.mode": "explicit"})
+        member.subscribe([topic])
+        return member
+
+    members, done, released = [join(), join()], set(), set()
+
+    def step():
+        for member in members:
+            for message in member.poll(0.2):
+                assert message.error() is None, message.error()
+                value = message.value()
+                assert value not in done, f"{value} came again"
+                same(2 if value in released else 1, message.delivery_count(), f"deliveries of {value}")
+                if value.endswith(b"7") and value not in released:
+                    released.add(value)
+                    member.acknowledge(message, AcknowledgeType.RELEASE)
+                else:
+                    done.add(value)
+                    rejected = value.endswith(b"99")
+                    member.acknowledge(message, AcknowledgeType.REJECT if rejected else AcknowledgeType.ACCEPT)
+            failed = [error for error in member.commit_sync(PATIENCE).values() if error]
+            same([], failed, "acknowledgements that failed")
+        return len(done) == 300
+
+    eventually("each record is accepted or rejected", step)
+    same(30, len(released), "released")
+    for member in members:
+        member.close()
+    third = join()
+    same([], [message.value() for _ in range(10) for message in third.poll(0.2)], "records left")
+    third.close()
+
+
 def commit_async():
     topic = create("async", 1)
     send(topic, [(0, None, "v", 0, None)] * 10)
@@ -450,6 +493,7 @@ scenarios.run("group-crash", group_crash)
 scenarios.run("group-cooperative", group_cooperative)
 scenarios.run("group-new-protocol", group_new_protocol)
 scenarios.run("group-migration", group_migration)
+scenarios.run("share-group", share_group)
 scenarios.run("commit-async", commit_async)
 scenarios.run("seek-pause-resume", seek_pause_resume)
 scenarios.run("offsets-by-time", offsets_by_time)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -53,6 +54,7 @@ func main() {
 	Scenario("group-cooperative", groupCooperative)
 	Scenario("group-new-protocol", groupNewProtocol)
 	Scenario("group-migration", groupMigration)
+	Scenario("share-group", shareGroup)
 	Scenario("commit-async", commitAsync)
 	Scenario("seek-pause-resume", seekPauseResume)
 	Scenario("offsets-by-time", offsetsByTime)
@@ -446,6 +448,79 @@ func transactionsCopy() error {
 	var offsets int64
 	Value(admin.FetchOffsets(ctx, "franz-copy")).Each(func(offset kadm.OffsetResponse) { offsets += offset.At })
 	return Same(int64(len(wanted)), offsets, "the offsets")
+}
+
+func readFromTheBeginning(group string) {
+	config, earliest := kmsg.NewIncrementalAlterConfigsRequestResourceConfig(), "earliest"
+	config.Name, config.Value = "share.auto.offset.reset", &earliest
+	resource := kmsg.NewIncrementalAlterConfigsRequestResource()
+	resource.ResourceType, resource.ResourceName = kmsg.ConfigResourceTypeGroupConfig, group
+	resource.Configs = append(resource.Configs, config)
+	request := kmsg.NewPtrIncrementalAlterConfigsRequest()
+	request.Resources = append(request.Resources, resource)
+	sender := client()
+	defer sender.Close()
+	Must(kerr.ErrorForCode(Value(request.RequestWith(Patient(), sender)).Resources[0].ErrorCode))
+}
+
+// shareGroup has two members: every tenth record is released once, every hundredth rejected, all else accepted.
+func shareGroup() error {
+	topic, group := create("share-explicit", 3), "franz-share-explicit"
+	readFromTheBeginning(group)
+	send(topic, numbered(300, 3))
+	failures := make(chan error, 100)
+	join := func() *kgo.Client {
+		return client(kgo.ShareGroup(group), kgo.ConsumeTopics(topic),
+			kgo.ShareAckCallback(func(_ *kgo.Client, results kgo.ShareAckResults) {
+				if err := results.Error(); err != nil {
+					failures <- err
+				}
+			}))
+	}
+	ctx := Patient()
+	poll := func(member *kgo.Client, wait time.Duration) []*kgo.Record {
+		short, cancel := context.WithTimeout(ctx, wait)
+		defer cancel()
+		return member.PollFetches(short).Records()
+	}
+	members := []*kgo.Client{join(), join()}
+	done, released := map[string]bool{}, map[string]bool{}
+	for len(done) < 300 {
+		Must(ctx.Err())
+		for _, member := range members {
+			for _, record := range poll(member, 200*time.Millisecond) {
+				value := string(record.Value)
+				if done[value] {
+					return fmt.Errorf("%s came again", value)
+				}
+				deliveries, number := int32(1), Value(strconv.Atoi(value))
+				if released[value] {
+					deliveries = 2
+				}
+				Must(Same(deliveries, record.DeliveryCount(), "deliveries of "+value))
+				switch {
+				case number%10 == 7 && deliveries == 1:
+					released[value] = true
+					record.Ack(kgo.AckRelease)
+				case number%100 == 99:
+					done[value] = true
+					record.Ack(kgo.AckReject)
+				default:
+					done[value] = true
+					record.Ack(kgo.AckAccept)
+				}
+			}
+			Must(member.FlushAcks(ctx))
+		}
+	}
+	for _, member := range members {
+		member.Close()
+	}
+	Must(Same(30, len(released), "released"))
+	Must(Same(0, len(failures), "acknowledgements that failed"))
+	three := join()
+	defer three.Close()
+	return Same(0, len(poll(three, 2*time.Second)), "records left")
 }
 
 func commitAsync() error {
