@@ -12,8 +12,9 @@ use rdkafka::admin::{AlterConfig, ResourceSpecifier};
 
 use crate::admin::metric;
 use crate::harness::client::{Client, Send, options};
-use crate::harness::raw::{Raw, name};
-use crate::harness::{Broker, eventually};
+use crate::harness::disk::{JOURNAL, StickyDisk};
+use crate::harness::raw::{Answer, Raw, name};
+use crate::harness::{Broker, PATIENCE, eventually};
 
 const ALTER: i16 = 2;
 const DESCRIBE: i16 = 4;
@@ -33,14 +34,17 @@ fn other(broker: &Broker) -> PathBuf {
 
 /// Asks for a move; the error code of the answer.
 fn alter(broker: &Broker, topic: &str, partition: i32, to: &Path) -> i16 {
-    let path = StrBytes::from_string(to.to_string_lossy().into_owned());
-    let topic = AlterReplicaLogDirTopic::default().with_name(name(topic)).with_partitions(vec![partition]);
-    let dir = AlterReplicaLogDir::default().with_path(path).with_topics(vec![topic]);
-    let request = AlterReplicaLogDirsRequest::default().with_dirs(vec![dir]);
-    let response = Raw::connect(broker).call(ALTER, &request);
+    let response = Raw::connect(broker).call(ALTER, &move_of(topic, partition, to));
     assert_eq!(response.results.len(), 1);
     assert_eq!(response.results[0].partitions.len(), 1);
     response.results[0].partitions[0].error_code
+}
+
+fn move_of(topic: &str, partition: i32, to: &Path) -> AlterReplicaLogDirsRequest {
+    let path = StrBytes::from_string(to.to_string_lossy().into_owned());
+    let topic = AlterReplicaLogDirTopic::default().with_name(name(topic)).with_partitions(vec![partition]);
+    let dir = AlterReplicaLogDir::default().with_path(path).with_topics(vec![topic]);
+    AlterReplicaLogDirsRequest::default().with_dirs(vec![dir])
 }
 
 /// (directory, is it the future replica, its lag) of a partition, as the broker describes it.
@@ -288,6 +292,29 @@ fn a_move_goes_on_after_a_restart() {
         eventually("what it left is removed", || on_disk(&from, "far-0").is_empty().then_some(()));
         assert_eq!(on_disk(&to, "far-0"), ["far-0"]);
     }
+}
+
+#[test]
+fn a_move_is_answered_when_the_copy_has_its_directory() {
+    if Broker::is_kafka() {
+        return;
+    }
+    let mut broker = Broker::stopped(1, &[TWO, ("kuring.file.threads", "1")]);
+    let disk = StickyDisk::new(broker.home().join("journals"));
+    broker.set_environment(JOURNAL, &disk.folder().to_string_lossy());
+    broker.start_again(1);
+    Client::of(&broker).create_topic("slow", 1, &[]);
+    let (from, ..) = places(&broker, "slow", 0).remove(0);
+    let to = if from == broker.data() { other(&broker) } else { broker.data() };
+    let _creator = disk.stick_under(&broker);
+    let mut mover = Raw::connect(&broker);
+    mover.send(ALTER, &move_of("slow", 0, &to));
+    let answer = mover.answer(Duration::from_secs(2));
+    disk.stick(false);
+    assert_eq!(answer, Answer::Silence, "a broker that is killed now does not know of the move");
+    let Answer::Frame(_) = mover.answer(PATIENCE) else { panic!("the disk goes on") };
+    assert!(!on_disk(&to, "slow-0").is_empty());
+    await_move(&broker, "slow", 0, &to);
 }
 
 #[test]

@@ -5,12 +5,26 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File};
+use std::io::Read as _;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use kafka_protocol::messages::CreateTopicsRequest;
+use kafka_protocol::messages::create_topics_request::CreatableTopic;
 use kuring::base::random::Random;
 
+use super::Broker;
+use super::raw::{Answer, Raw, name};
+
 const SECTOR_BYTES: u64 = 512;
+
+const CREATE_TOPICS: i16 = 7;
+
+/// Making so many notes more in the journal than its pipe takes.
+const MANY_PARTITIONS: i32 = 200;
 
 /// The environment variable that `src/io/journal.rs` looks for.
 pub const JOURNAL: &str = "KURING_TEST_SYNC_JOURNAL";
@@ -210,4 +224,59 @@ fn files_below(root: &Path) -> Vec<(PathBuf, u64, u64)> {
     }
     found.sort();
     found
+}
+
+/// A disk on which nothing that changes a file comes to its end while it is stuck. The journal of `src/io/journal.rs`, in
+/// which each such operation is noted, is a pipe here; when nobody reads it and it is full, they wait. Reads are not noted.
+pub struct StickyDisk {
+    journals: PathBuf,
+    is_stuck: Arc<AtomicBool>,
+}
+
+impl StickyDisk {
+    pub fn new(journals: PathBuf) -> Self {
+        std::fs::create_dir_all(&journals).expect("a folder for the journal");
+        let path = journals.join("journal");
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).expect("a pipe");
+        // Open for both: reading never ends, and opening does not wait for the broker.
+        let mut pipe = File::options().read(true).write(true).open(&path).expect("the pipe is there");
+        let is_stuck = Arc::new(AtomicBool::new(false));
+        let stuck = is_stuck.clone();
+        std::thread::spawn(move || {
+            let mut notes = [0; 4096];
+            loop {
+                while stuck.load(Ordering::Relaxed) {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                let _ = pipe.read(&mut notes);
+            }
+        });
+        Self { journals, is_stuck }
+    }
+
+    /// The folder that [`JOURNAL`] is to name. Of one start: what another has noted is in the way.
+    pub fn folder(&self) -> &Path {
+        &self.journals
+    }
+
+    /// Sticks, and has the broker make so many topics' files that what it notes of them fills the pipe. The request is answered
+    /// when the disk is free again.
+    pub fn stick_under(&self, broker: &Broker) -> Raw {
+        self.stick(true);
+        let topic = CreatableTopic::default()
+            .with_name(name("many"))
+            .with_num_partitions(MANY_PARTITIONS)
+            .with_replication_factor(1);
+        let create = CreateTopicsRequest::default().with_topics(vec![topic]).with_timeout_ms(60_000);
+        let mut creator = Raw::connect(broker);
+        creator.send(CREATE_TOPICS, &create);
+        let answer = creator.answer(Duration::from_secs(2));
+        assert_eq!(answer, Answer::Silence, "the file threads wait for the disk");
+        creator
+    }
+
+    pub fn stick(&self, is_stuck: bool) {
+        self.is_stuck.store(is_stuck, Ordering::Relaxed);
+    }
 }
