@@ -1,10 +1,11 @@
 //! Heartbeats that are answered at once and in place. Every heartbeat of the other tests is tried that way too, and must
 //! then be answered the same as on the whole way ([`Harness::send`]).
 
-use kafka_protocol::messages::{GroupId, HeartbeatRequest};
+use kafka_protocol::messages::{ConsumerGroupHeartbeatRequest, GroupId, HeartbeatRequest};
 
-use super::harness::{GROUP, Harness, SESSION_MS, text};
-use crate::coordinator::Request;
+use super::consumers::{Cluster, join};
+use super::harness::{GROUP, Harness, OK, SESSION_MS, read_beat, text};
+use crate::coordinator::{Request, Response};
 
 fn beat(member: &str, generation: i32) -> Request {
     let request = HeartbeatRequest::default()
@@ -61,4 +62,47 @@ fn heartbeats_on_the_short_way_keep_a_session_and_touch_no_timer() {
     assert_eq!(h.state(), "Stable");
     h.pass(1);
     assert_eq!(h.state(), "Empty");
+}
+
+#[test]
+fn a_member_of_the_new_protocol_is_answered_on_the_short_way_unless_there_is_news() {
+    let mut h = Harness::new();
+    let mut cluster = Cluster::new(&[("t", 2)]);
+    h.cluster(cluster.image());
+    let Response::ConsumerHeartbeat(joined) = h.call(Request::ConsumerHeartbeat(join("m", &["t"]))) else {
+        panic!("another answer");
+    };
+    assert_eq!(joined.error_code, OK);
+    let request = ConsumerGroupHeartbeatRequest::default()
+        .with_group_id(GroupId(text(GROUP)))
+        .with_member_id(text("m"))
+        .with_member_epoch(joined.member_epoch)
+        .with_rebalance_timeout_ms(-1);
+    let quiet = Request::ConsumerHeartbeat(request.clone());
+    assert_eq!(h.beat(&quiet), None, "a new group looks at its topics once more");
+    h.call(quiet.clone());
+    assert!(h.beat(&quiet).is_some());
+    let stale = request.clone().with_member_epoch(joined.member_epoch - 1);
+    assert_eq!(h.beat(&Request::ConsumerHeartbeat(stale)), None);
+    let beat = read_beat(&request).expect("it tells nothing");
+    let now = h.now();
+    assert_eq!(h.coordinator.consumer_beat(&beat, b"client", "/10.0.0.1", now), None, "it has moved");
+    assert_eq!(h.coordinator.consumer_beat(&beat, b"other", "/127.0.0.1", now), None);
+
+    // Another member comes: while that is written, and until this one has given back what it is to, there is news.
+    h.holds_appends = true;
+    let other = h.send(Request::ConsumerHeartbeat(join("n", &["t"])));
+    assert_eq!(h.beat(&quiet), None, "the group is being written");
+    h.release();
+    assert!(h.reply(other).is_some());
+    assert_eq!(h.beat(&quiet), None, "it has to give a partition back");
+
+    let mut h = Harness::new();
+    h.cluster(cluster.image());
+    h.call(Request::ConsumerHeartbeat(join("m", &["t"])));
+    h.call(quiet.clone());
+    assert!(h.beat(&quiet).is_some());
+    cluster.grow("t", 3);
+    h.cluster(cluster.image());
+    assert_eq!(h.beat(&quiet), None, "the topic has grown");
 }
