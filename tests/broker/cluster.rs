@@ -1,5 +1,5 @@
 //! Three processes that form one metadata quorum, through the internal `kuring.cluster.unfinished`: metadata is
-//! replicated and outlives the controller; partitions are not replicated yet.
+//! replicated and outlives the controller.
 
 use std::fs::Permissions;
 use std::net::TcpListener;
@@ -13,8 +13,8 @@ const CLUSTER_ID: &str = "kuringTestCluster0000Q";
 /// Longer than the default: three nodes share two processors with all other tests.
 const FAILOVER_MS: &str = "2000";
 
-struct Cluster {
-    nodes: Vec<Broker>,
+pub(super) struct Cluster {
+    pub(super) nodes: Vec<Broker>,
 }
 
 impl Cluster {
@@ -54,14 +54,14 @@ impl Cluster {
         Self { nodes: nodes.collect() }
     }
 
-    fn start() -> Self {
+    pub(super) fn start() -> Self {
         let mut cluster = Self::formatted();
         cluster.start_stopped();
         cluster
     }
 
     /// Starts those that do not run, all at once: one alone waits for a controller.
-    fn start_stopped(&mut self) {
+    pub(super) fn start_stopped(&mut self) {
         std::thread::scope(|scope| {
             for node in self.nodes.iter_mut().filter(|node| !node.runs()) {
                 scope.spawn(|| node.start_again(1));
@@ -69,7 +69,7 @@ impl Cluster {
         });
     }
 
-    fn running(&self) -> impl Iterator<Item = (usize, &Broker)> {
+    pub(super) fn running(&self) -> impl Iterator<Item = (usize, &Broker)> {
         self.nodes.iter().enumerate().filter(|(_, node)| node.runs())
     }
 

@@ -44,6 +44,12 @@ impl Client {
         Self { bootstrap: broker.bootstrap().to_string(), runtime }
     }
 
+    /// Of a cluster, which is reached by any of these addresses.
+    pub fn of_all<'a>(addresses: impl Iterator<Item = &'a str>) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+        Self { bootstrap: addresses.collect::<Vec<_>>().join(","), runtime }
+    }
+
     pub fn config(&self, more: &[(&str, &str)]) -> ClientConfig {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", &self.bootstrap).set("socket.timeout.ms", "20000");
