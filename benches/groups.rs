@@ -65,6 +65,7 @@ fn image() -> Arc<Image> {
             leader_epoch: LeaderEpoch(0),
             partition_epoch: 0,
             directories: Box::default(),
+            transit: None,
         },
     }));
     let mut state = State::default();

@@ -47,13 +47,13 @@ pub fn request(registration: &RegisterBroker) -> Result<Vec<u8>, EncodeError> {
         .with_features(features.collect())
         .with_rack(registration.rack.as_deref().map(text))
         .with_log_dirs(registration.log_dirs.clone())
-        .with_previous_broker_epoch(-1);
+        .with_previous_broker_epoch(registration.previous_epoch.map_or(-1, |epoch| epoch.0));
     let mut body = BytesMut::from(&REQUEST_HEADER_REST[..]);
     request.encode(&mut body, VERSION).map_err(|error| EncodeError::Message(error.to_string()))?;
     Ok(body.to_vec())
 }
 
-/// What the controller reads. It is not fenced: the heartbeats that would lift the fence are not there yet.
+/// What the controller reads: a broker that is fenced until a heartbeat says that it is ready.
 pub fn read_request(body: &Bytes) -> Result<RegisterBroker, DecodeError> {
     let mut reader = Reader::new(body);
     reader.nullable_string(false)?;
@@ -80,9 +80,10 @@ pub fn read_request(body: &Bytes) -> Result<RegisterBroker, DecodeError> {
     for _ in 0..reader.elements(true, 16)? {
         log_dirs.push(reader.topic_id()?.0);
     }
-    reader.i64()?;
+    let previous_epoch = Some(BrokerEpoch(reader.i64()?)).filter(|epoch| epoch.0 >= 0);
     reader.skip_tagged_fields(true)?;
-    Ok(RegisterBroker { id, cluster_id, incarnation, endpoints, rack, log_dirs, fenced: false })
+    let fenced = true;
+    Ok(RegisterBroker { id, cluster_id, incarnation, endpoints, rack, log_dirs, fenced, previous_epoch })
 }
 
 /// What the controller answers.
@@ -137,7 +138,8 @@ mod tests {
             endpoints: vec![endpoint("A", 9092), endpoint("B", 65_535)],
             rack: Some("r".to_owned()),
             log_dirs: vec![Uuid::from_u128(6), Uuid::from_u128(7)],
-            fenced: false,
+            fenced: true,
+            previous_epoch: Some(BrokerEpoch(12)),
         }
     }
 
@@ -145,6 +147,8 @@ mod tests {
     fn a_registration_comes_back_as_it_was_and_no_part_of_it_passes() {
         let body = Bytes::from(request(&registration()).unwrap());
         assert_eq!(read_request(&body), Ok(registration()));
+        let unclean = RegisterBroker { previous_epoch: None, ..registration() };
+        assert_eq!(read_request(&Bytes::from(request(&unclean).unwrap())), Ok(unclean));
         for end in 0..body.len() {
             assert!(read_request(&body.slice(..end)).is_err(), "{end}");
         }

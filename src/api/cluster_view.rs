@@ -4,6 +4,7 @@
 use kafka_protocol::messages::TopicName;
 use kafka_protocol::protocol::StrBytes;
 
+use super::Client;
 use crate::base::BrokerId;
 use crate::metadata::{BrokerImage, Endpoint, Image, PartitionImage};
 use crate::wire::ErrorCode;
@@ -21,6 +22,8 @@ pub(super) struct View<'a> {
     pub image: &'a Image,
     /// This node.
     pub broker: BrokerId,
+    /// In a cluster, as far as this node knows it.
+    pub controller: Option<BrokerId>,
     pub listener: &'a str,
 }
 
@@ -32,6 +35,13 @@ pub(super) struct PartitionView {
 }
 
 impl<'a> View<'a> {
+    /// As a connection sees it.
+    pub fn of(image: &'a Image, client: &'a Client) -> Self {
+        let settings = client.shard.settings();
+        let controller = settings.controller.node();
+        Self { image, broker: settings.broker, controller, listener: client.listener.as_str() }
+    }
+
     /// The unfenced brokers that have this listener, with their address on it.
     pub fn brokers(&self) -> impl Iterator<Item = (&'a BrokerImage, &'a Endpoint)> {
         self.all_brokers().filter(|(broker, _)| !broker.fenced)
@@ -43,10 +53,15 @@ impl<'a> View<'a> {
         self.image.brokers().filter_map(move |broker| Some((&**broker, broker.endpoint(listener)?)))
     }
 
-    /// Whom a client is sent to for changes. Every broker passes them on to the controller, so this one is as
-    /// good as any; -1 while it is not registered.
+    /// Whom a client is sent to for changes: the controller, and while none is known, or it serves no clients, this
+    /// broker, which passes them on; -1 while that is not registered.
     pub fn controller(&self) -> BrokerId {
-        if self.is_alive(self.broker) { self.broker } else { BrokerId(-1) }
+        let serves = |id: &BrokerId| self.brokers().any(|(broker, _)| broker.id == *id);
+        match self.controller.filter(serves) {
+            Some(controller) => controller,
+            None if self.is_alive(self.broker) => self.broker,
+            None => BrokerId(-1),
+        }
     }
 
     pub fn is_alive(&self, id: BrokerId) -> bool {
@@ -118,6 +133,7 @@ pub(super) mod testing {
             endpoints: endpoints.collect(),
             rack: Some(format!("r{id}")),
             fenced,
+            shutting_down: false,
             log_dirs: Vec::new(),
         })
     }
@@ -142,6 +158,7 @@ pub(super) mod testing {
                     leader_epoch: LeaderEpoch(7),
                     partition_epoch: 0,
                     directories: Box::default(),
+                    transit: None,
                 };
                 records.push(Record::Partition { topic, index: PartitionIndex(index), partition });
             }
@@ -154,6 +171,6 @@ pub(super) mod testing {
     }
 
     pub fn view(state: &State) -> View<'_> {
-        View { image: state.image(), broker: BrokerId(1), listener: "PLAINTEXT" }
+        View { image: state.image(), broker: BrokerId(1), controller: None, listener: "PLAINTEXT" }
     }
 }

@@ -6,6 +6,7 @@ use kafka_protocol::messages::{alter_configs_request, incremental_alter_configs_
 use uuid::Uuid;
 
 use super::*;
+use crate::base::clock::Monotonic;
 use crate::base::random::Random;
 use crate::config::Source;
 use crate::metadata::{
@@ -47,6 +48,7 @@ impl Node {
             rack: None,
             log_dirs: Vec::new(),
             fenced: false,
+            previous_epoch: None,
         }))
         .unwrap();
         let topic = NewTopic {
@@ -65,7 +67,7 @@ impl Node {
     }
 
     fn run(&mut self, command: Command) -> Result<Response, Refusal> {
-        let outcome = self.controller.handle(self.state.image(), command)?;
+        let outcome = self.controller.handle(self.state.image(), command, Monotonic::ZERO)?;
         self.index += 1;
         self.state.apply(self.index, &outcome.records).unwrap();
         Ok(outcome.response)

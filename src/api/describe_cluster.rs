@@ -18,8 +18,7 @@ pub async fn handle(
     request: DescribeClusterRequest,
 ) -> DescribeClusterResponse {
     let image = client.shard.image();
-    let broker = client.shard.settings().broker;
-    respond(View { image: &image, broker, listener: client.listener.as_str() }, version, &request)
+    respond(View::of(&image, client), version, &request)
 }
 
 fn respond(view: View<'_>, version: i16, request: &DescribeClusterRequest) -> DescribeClusterResponse {
@@ -87,6 +86,20 @@ mod tests {
             assert_eq!(response.cluster_authorized_operations, CLUSTER_OPERATIONS);
             assert_eq!((&*response.cluster_id, response.controller_id.0), ("cluster", 1));
         }
+    }
+
+    #[test]
+    fn the_controller_is_told_where_it_can_be_reached() {
+        let state = cluster(&[]);
+        let told = |controller: Option<i32>, listener| {
+            let controller = controller.map(BrokerId);
+            let view = View { controller, listener, ..view(&state) };
+            respond(view, 1, &DescribeClusterRequest::default().with_endpoint_type(BROKER)).controller_id.0
+        };
+        assert_eq!(told(Some(3), "INSIDE"), 3);
+        assert_eq!(told(Some(3), "PLAINTEXT"), 1, "it has no such listener");
+        assert_eq!(told(Some(2), "PLAINTEXT"), 1, "it is fenced");
+        assert_eq!(told(None, "INSIDE"), 1);
     }
 
     #[test]

@@ -17,8 +17,7 @@ pub async fn handle(
     request: DescribeTopicPartitionsRequest,
 ) -> DescribeTopicPartitionsResponse {
     let image = client.shard.image();
-    let broker = client.shard.settings().broker;
-    let view = View { image: &image, broker, listener: client.listener.as_str() };
+    let view = View::of(&image, client);
     respond(view, client.shard.config().describe_partitions_max as usize, request)
 }
 
@@ -133,7 +132,7 @@ fn partition(
     index: PartitionIndex,
     image: &PartitionImage,
 ) -> DescribeTopicPartitionsResponsePartition {
-    let seen = view.partition(image);
+    let (seen, transit) = (view.partition(image), image.transit());
     DescribeTopicPartitionsResponsePartition::default()
         .with_error_code(super::code(seen.error))
         .with_partition_index(index.0)
@@ -141,8 +140,8 @@ fn partition(
         .with_leader_epoch(image.leader_epoch.0)
         .with_replica_nodes(broker_ids(&image.replicas))
         .with_isr_nodes(broker_ids(&image.isr))
-        .with_eligible_leader_replicas(Some(Vec::new()))
-        .with_last_known_elr(Some(Vec::new()))
+        .with_eligible_leader_replicas(Some(broker_ids(&transit.elr)))
+        .with_last_known_elr(Some(broker_ids(transit.last_known.as_slice())))
         .with_offline_replicas(broker_ids(&seen.offline))
 }
 

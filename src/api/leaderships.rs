@@ -265,6 +265,7 @@ mod tests {
                 leader_epoch: LeaderEpoch(epoch),
                 partition_epoch: epoch,
                 directories: Box::new([]),
+                transit: None,
             })
         });
         let id = TopicId(Uuid::from_u128(id));

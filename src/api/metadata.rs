@@ -45,8 +45,7 @@ pub async fn handle(client: &Client, version: i16, request: MetadataRequest) -> 
         }
     }
     let image = client.shard.image();
-    let broker = client.shard.settings().broker;
-    let view = View { image: &image, broker, listener: client.listener.as_str() };
+    let view = View::of(&image, client);
     respond(view, version, &request, &refused)
 }
 

@@ -3,6 +3,7 @@
 
 mod consume;
 mod dump_log;
+mod format;
 mod json;
 mod output;
 mod perf;
@@ -36,6 +37,8 @@ struct Arguments {
 enum Command {
     /// Run a broker
     Serve(serve::ServeArguments),
+    /// Make the log directories those of a node of a cluster
+    Format(format::FormatArguments),
     /// Create, list, describe, alter and delete topics
     #[command(subcommand)]
     Topic(topic::TopicCommand),
@@ -88,6 +91,7 @@ pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let outcome = match arguments.command {
         Command::Serve(arguments) => return serve::run(arguments),
+        Command::Format(arguments) => client_command(|| format::run(arguments)),
         Command::Topic(command) => client_command(|| topic::run(command)),
         Command::Produce(arguments) => client_command(|| produce::run(arguments)),
         Command::Consume(arguments) => client_command(|| consume::run(arguments)),

@@ -307,6 +307,13 @@ impl Given {
             }
         }
         let config = self.build(settings)?;
+        for name in cluster::WITHOUT_EFFECT_ALONE {
+            if let (None, Some((_, place)), Absent::Ignored(reason)) =
+                (&config.cluster, self.values.get(name), absent::judge(name))
+            {
+                self.warnings.push(format!("{place}: {name} is ignored: {reason}"));
+            }
+        }
         if config.settings.given("log.dirs").is_none() && config.settings.given("log.dir").is_none() {
             let line =
                 "log.dirs is not set: data goes to /tmp/kafka-logs, which many systems empty when they start";

@@ -21,6 +21,13 @@ const UNFINISHED: &str = "kuring.cluster.unfinished";
 const SECRET_FILE: &str = "kuring.peers.secret.file";
 const PLAINTEXT: &str = "kuring.peers.plaintext";
 const FAILOVER_MS: &str = "kuring.quorum.failover.ms";
+const SESSION_TIMEOUT_MS: &str = "broker.session.timeout.ms";
+const HEARTBEAT_INTERVAL_MS: &str = "broker.heartbeat.interval.ms";
+const REGISTRATION_TIMEOUT_MS: &str = "initial.broker.registration.timeout.ms";
+
+/// Kafka's properties that say something to a node among others only.
+pub(super) const WITHOUT_EFFECT_ALONE: [&str; 3] =
+    [SESSION_TIMEOUT_MS, HEARTBEAT_INTERVAL_MS, REGISTRATION_TIMEOUT_MS];
 
 /// More voters only make every change slower.
 const VOTERS_MAX: usize = 9;
@@ -33,6 +40,11 @@ pub struct ClusterConfig {
     pub security: PeerSecurity,
     /// A lost controller is replaced within about this time.
     pub failover: Duration,
+    /// A broker that is not heard of for so long is fenced.
+    pub session_timeout: Duration,
+    pub heartbeat_interval: Duration,
+    /// A start waits so long for a controller that takes its registration.
+    pub registration_timeout: Duration,
 }
 
 /// One of `controller.quorum.voters`.
@@ -96,8 +108,15 @@ pub(super) fn cluster(
         Some(_) => {}
     }
     let security = security(s, &voters, controllers)?;
-    let failover = Duration::from_millis(s.number(FAILOVER_MS));
-    Ok(Some(ClusterConfig { voters, security, failover }))
+    let duration = |name| Duration::from_millis(s.number(name));
+    Ok(Some(ClusterConfig {
+        voters,
+        security,
+        failover: duration(FAILOVER_MS),
+        session_timeout: duration(SESSION_TIMEOUT_MS),
+        heartbeat_interval: duration(HEARTBEAT_INTERVAL_MS),
+        registration_timeout: duration(REGISTRATION_TIMEOUT_MS),
+    }))
 }
 
 fn security(s: &Settings, voters: &[VoterAddress], controllers: &[Listener]) -> Result<PeerSecurity, Fault> {
@@ -208,6 +227,10 @@ mod tests {
         assert_eq!(nodes, [(1, "127.0.0.1", 9093), (2, "localhost", 9094), (3, "::1", 9095)]);
         assert_eq!(cluster.security, PeerSecurity::Loopback);
         assert_eq!(cluster.failover, Duration::from_millis(900));
+        let times = (cluster.session_timeout, cluster.heartbeat_interval, cluster.registration_timeout);
+        assert_eq!(times, (Duration::from_secs(9), Duration::from_secs(2), Duration::from_secs(60)));
+        let given = load(&format!("{THREE}{ON}broker.session.timeout.ms=3000\n")).unwrap().unwrap();
+        assert_eq!(given.session_timeout, Duration::from_secs(3));
         let one = format!("controller.quorum.voters=1@127.0.0.1:9093\n{ON}");
         assert_eq!(load(&one).unwrap(), None, "one voter is a node alone");
     }
@@ -238,6 +261,15 @@ mod tests {
             let refusal = refusal(&format!("{text}\n{ON}"));
             assert!(refusal.contains(reason), "{text}: {refusal}");
         }
+    }
+
+    #[test]
+    fn a_node_alone_says_that_it_needs_no_session() {
+        let source =
+            Source { path: "server.properties", text: &format!("{FIRST}broker.session.timeout.ms=3000\n") };
+        let loaded = BrokerConfig::load(Some(source), &[]).unwrap();
+        let [warning] = &loaded.warnings[..] else { panic!("{:?}", loaded.warnings) };
+        assert!(warning.contains("broker.session.timeout.ms is ignored"), "{warning}");
     }
 
     #[test]

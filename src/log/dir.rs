@@ -24,6 +24,7 @@ use super::{Fault, Gaps, LogError};
 
 const META_FILE: &str = "meta.properties";
 const CLEAN_FILE: &str = ".kafka_cleanshutdown";
+const CLEAN_BYTES_MAX: usize = 4096;
 const LOCK_FILE: &str = ".lock";
 const PARTITION_FILE: &str = "partition.metadata";
 
@@ -136,6 +137,8 @@ impl FoundPartition {
 pub struct Found {
     /// The last shutdown was clean. The marker is gone now.
     pub clean: bool,
+    /// Of the registration under which it was, if the marker says so.
+    pub clean_epoch: Option<BrokerEpoch>,
     pub partitions: Vec<FoundPartition>,
     /// Copies of partitions that are on their way here.
     pub futures: Vec<FoundPartition>,
@@ -346,6 +349,10 @@ impl<F: Files> LogDir<F> {
     fn list(&self) -> Result<Found, DirError> {
         let clean_path = self.path.join(CLEAN_FILE);
         let clean = self.files.exists(&clean_path).context("look for", &clean_path)?;
+        let clean_epoch = match clean {
+            true => self.files.read_small(&clean_path, CLEAN_BYTES_MAX).ok().and_then(|text| epoch_of(&text)),
+            false => None,
+        };
         let recovery_points = self.read_checkpoint(Checkpoint::RecoveryPoint)?.unwrap_or_default();
         let high_watermarks = self.read_checkpoint(Checkpoint::HighWatermark)?.unwrap_or_default();
         let log_starts = self.read_checkpoint(Checkpoint::LogStart)?.unwrap_or_default();
@@ -390,7 +397,7 @@ impl<F: Files> LogDir<F> {
             self.files.remove_file(&clean_path).context("remove", &clean_path)?;
             self.sync()?;
         }
-        Ok(Found { clean, partitions, futures, deleted })
+        Ok(Found { clean, clean_epoch, partitions, futures, deleted })
     }
 
     /// `None`: there is no such file, or it is damaged.
@@ -467,6 +474,14 @@ fn get<T: FromStr>(properties: &HashMap<String, String>, path: &Path, name: &str
     value.parse().map_err(|_| problem(path, format!("`{name}` cannot be `{value}`")))
 }
 
+/// What the marker of a clean shutdown says of the broker's registration, as Kafka and kuring write it.
+fn epoch_of(marker: &[u8]) -> Option<BrokerEpoch> {
+    let (_, after) = std::str::from_utf8(marker).ok()?.split_once("\"brokerEpoch\"")?;
+    let number = after.trim_start().strip_prefix(':')?.trim_start();
+    let end = number.find(|letter: char| letter != '-' && !letter.is_ascii_digit()).unwrap_or(number.len());
+    number[..end].parse().ok().filter(|epoch| *epoch >= 0).map(BrokerEpoch)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -482,7 +497,9 @@ mod tests {
     fn a_directory_comes_back_as_it_was_left() {
         let files = MemFiles::new(1);
         let (dir, found) = open(&files).unwrap();
-        assert_eq!(found, Found { clean: false, partitions: vec![], futures: vec![], deleted: vec![] });
+        let empty =
+            Found { clean: false, clean_epoch: None, partitions: vec![], futures: vec![], deleted: vec![] };
+        assert_eq!(found, empty);
         let topic_id = TopicId(uuid::Uuid::from_u128(77));
         let (kept, gone) =
             (TopicPartition::new("a-b", PartitionIndex(2)), TopicPartition::new("x", PartitionIndex(0)));
@@ -513,6 +530,7 @@ mod tests {
             found,
             Found {
                 clean: true,
+                clean_epoch: Some(BrokerEpoch(5)),
                 partitions: vec![partition],
                 futures: vec![],
                 deleted: vec![deleted.clone()]
@@ -521,7 +539,7 @@ mod tests {
         again.remove_deleted(&deleted).unwrap();
         files.crash(Crash::Machine);
         let (_, found) = open(&files).unwrap();
-        assert!(!found.clean, "the marker counts once");
+        assert!(!found.clean && found.clean_epoch.is_none(), "the marker counts once");
         assert!(found.deleted.is_empty());
     }
 

@@ -7,13 +7,17 @@
 
 use uuid::Uuid;
 
+use super::elections::Transit;
 use super::image::{BrokerImage, ConfigResource, Endpoint, PartitionImage};
-use super::record::{PartitionChange, Record};
+use super::record::{BrokerChange, PartitionChange, Record, Stamp};
 use crate::base::{BrokerEpoch, BrokerId, LeaderEpoch, PartitionIndex, ProducerId, TopicId, TopicName};
 
 const BATCH_VERSION: u8 = 1;
-/// All record kinds are at their first version.
-const RECORD_VERSION: u8 = 0;
+/// The version that every record begins with. One is written in the lowest version that has all of it: a node alone
+/// writes what its older versions read.
+const FIRST: u8 = 0;
+/// With what only a cluster has: [`BrokerImage::shutting_down`], [`PartitionImage::transit`].
+const SECOND: u8 = 1;
 
 /// Why stored bytes are not what was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -86,25 +90,25 @@ impl Writer<'_> {
         self.0.extend_from_slice(value.as_bytes());
     }
 
-    fn option<T>(&mut self, value: &Option<T>, write: impl FnOnce(&mut Self, &T)) {
+    pub(super) fn option<T>(&mut self, value: &Option<T>, write: impl FnOnce(&mut Self, &T)) {
         self.bool(value.is_some());
         if let Some(value) = value {
             write(self, value);
         }
     }
 
-    fn list<T>(&mut self, values: &[T], mut write: impl FnMut(&mut Self, &T)) {
+    pub(super) fn list<T>(&mut self, values: &[T], mut write: impl FnMut(&mut Self, &T)) {
         self.unsigned(values.len() as u64);
         for value in values {
             write(self, value);
         }
     }
 
-    fn broker(&mut self, id: &BrokerId) {
+    pub(super) fn broker(&mut self, id: &BrokerId) {
         self.signed(i64::from(id.0));
     }
 
-    fn brokers(&mut self, ids: &[BrokerId]) {
+    pub(super) fn brokers(&mut self, ids: &[BrokerId]) {
         self.list(ids, Self::broker);
     }
 
@@ -112,7 +116,7 @@ impl Writer<'_> {
         self.list(ids, Self::uuid);
     }
 
-    fn resource(&mut self, resource: &ConfigResource) {
+    pub(super) fn resource(&mut self, resource: &ConfigResource) {
         match resource {
             ConfigResource::Topic(name) => {
                 self.u8(0);
@@ -135,17 +139,19 @@ impl Writer<'_> {
     }
 
     fn record(&mut self, record: &Record) {
-        let head = |writer: &mut Self, kind: u8| {
+        let head_of = |writer: &mut Self, kind: u8, version: u8| {
             writer.u8(kind);
-            writer.u8(RECORD_VERSION);
+            writer.u8(version);
         };
+        let head = |writer: &mut Self, kind: u8| head_of(writer, kind, FIRST);
+        let version = |has_more: bool| if has_more { SECOND } else { FIRST };
         match record {
             Record::Cluster { id } => {
                 head(self, 0);
                 self.text(id);
             }
             Record::BrokerRegistered(broker) => {
-                head(self, 1);
+                head_of(self, 1, version(broker.shutting_down));
                 self.broker(&broker.id);
                 self.signed(broker.epoch.0);
                 self.uuid(&broker.incarnation);
@@ -158,6 +164,9 @@ impl Writer<'_> {
                 self.option(&broker.rack, |writer, rack| writer.text(rack));
                 self.bool(broker.fenced);
                 self.uuids(&broker.log_dirs);
+                if broker.shutting_down {
+                    self.bool(true);
+                }
             }
             Record::BrokerFenced { id, epoch } => {
                 head(self, 2);
@@ -180,7 +189,7 @@ impl Writer<'_> {
                 self.uuid(&id.0);
             }
             Record::Partition { topic, index, partition } => {
-                head(self, 6);
+                head_of(self, 6, version(partition.transit.is_some()));
                 self.uuid(&topic.0);
                 self.signed(i64::from(index.0));
                 self.brokers(&partition.replicas);
@@ -189,15 +198,21 @@ impl Writer<'_> {
                 self.signed(i64::from(partition.leader_epoch.0));
                 self.signed(i64::from(partition.partition_epoch));
                 self.uuids(&partition.directories);
+                if let Some(transit) = &partition.transit {
+                    self.transit(transit);
+                }
             }
             Record::PartitionChanged(change) => {
-                head(self, 7);
+                head_of(self, 7, version(change.transit.is_some()));
                 self.uuid(&change.topic.0);
                 self.signed(i64::from(change.index.0));
                 self.option(&change.leader, |writer, leader| writer.option(leader, Self::broker));
                 self.option(&change.isr, |writer, isr| writer.brokers(isr));
                 self.option(&change.replicas, |writer, replicas| writer.brokers(replicas));
                 self.option(&change.directories, |writer, directories| writer.uuids(directories));
+                if let Some(transit) = &change.transit {
+                    self.transit(transit);
+                }
             }
             Record::TopicRemoved { id } => {
                 head(self, 8);
@@ -220,7 +235,26 @@ impl Writer<'_> {
                 self.text(name);
                 self.signed(i64::from(*level));
             }
+            Record::BrokerChanged(change) => {
+                head(self, 12);
+                self.broker(&change.id);
+                self.signed(change.epoch.0);
+                self.option(&change.fenced, |writer, fenced| writer.bool(*fenced));
+                self.option(&change.shutting_down, |writer, shutting_down| writer.bool(*shutting_down));
+                self.bool(change.is_unclean);
+                self.bool(change.rules.elr);
+                self.signed(i64::from(change.rules.min_isr));
+                self.bool(change.rules.unclean_election);
+            }
         }
+    }
+
+    fn transit(&mut self, transit: &Transit) {
+        self.brokers(&transit.adding);
+        self.brokers(&transit.removing);
+        self.brokers(&transit.elr);
+        self.option(&transit.last_known, Self::broker);
+        self.bool(transit.recovering);
     }
 }
 
@@ -280,15 +314,15 @@ impl<'a> Reader<'a> {
         if self.0.is_empty() { Ok(()) } else { Err(DecodeError::Long(self.0.len())) }
     }
 
-    fn i32(&mut self) -> Result<i32, DecodeError> {
+    pub(super) fn i32(&mut self) -> Result<i32, DecodeError> {
         i32::try_from(self.signed()?).map_err(|_| DecodeError::Value("number"))
     }
 
-    fn i16(&mut self) -> Result<i16, DecodeError> {
+    pub(super) fn i16(&mut self) -> Result<i16, DecodeError> {
         i16::try_from(self.signed()?).map_err(|_| DecodeError::Value("number"))
     }
 
-    fn option<T>(
+    pub(super) fn option<T>(
         &mut self,
         read: impl FnOnce(&mut Self) -> Result<T, DecodeError>,
     ) -> Result<Option<T>, DecodeError> {
@@ -296,7 +330,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Each element takes at least `bytes_min`, so a count that cannot fit is refused before allocating.
-    fn list<T>(
+    pub(super) fn list<T>(
         &mut self,
         bytes_min: usize,
         mut read: impl FnMut(&mut Self) -> Result<T, DecodeError>,
@@ -308,15 +342,15 @@ impl<'a> Reader<'a> {
         (0..count).map(|_| read(self)).collect()
     }
 
-    fn broker(&mut self) -> Result<BrokerId, DecodeError> {
+    pub(super) fn broker(&mut self) -> Result<BrokerId, DecodeError> {
         self.i32().map(BrokerId)
     }
 
-    fn epoch(&mut self) -> Result<BrokerEpoch, DecodeError> {
+    pub(super) fn epoch(&mut self) -> Result<BrokerEpoch, DecodeError> {
         self.signed().map(BrokerEpoch)
     }
 
-    fn brokers(&mut self) -> Result<Box<[BrokerId]>, DecodeError> {
+    pub(super) fn brokers(&mut self) -> Result<Box<[BrokerId]>, DecodeError> {
         self.list(1, Self::broker).map(Vec::into_boxed_slice)
     }
 
@@ -324,11 +358,11 @@ impl<'a> Reader<'a> {
         self.list(16, Self::uuid)
     }
 
-    fn topic_id(&mut self) -> Result<TopicId, DecodeError> {
+    pub(super) fn topic_id(&mut self) -> Result<TopicId, DecodeError> {
         self.uuid().map(TopicId)
     }
 
-    fn resource(&mut self) -> Result<ConfigResource, DecodeError> {
+    pub(super) fn resource(&mut self) -> Result<ConfigResource, DecodeError> {
         Ok(match self.u8()? {
             0 => ConfigResource::Topic(TopicName::new(self.text()?)),
             1 => ConfigResource::Broker(self.broker()?),
@@ -348,11 +382,23 @@ impl<'a> Reader<'a> {
         })
     }
 
+    fn transit(&mut self) -> Result<Transit, DecodeError> {
+        Ok(Transit {
+            adding: self.brokers()?.into_vec(),
+            removing: self.brokers()?.into_vec(),
+            elr: self.brokers()?.into_vec(),
+            last_known: self.option(Self::broker)?,
+            recovering: self.bool()?,
+        })
+    }
+
     fn record(&mut self) -> Result<Record, DecodeError> {
         let (kind, version) = (self.u8()?, self.u8()?);
-        if version != RECORD_VERSION {
-            return Err(DecodeError::Kind { kind, version });
-        }
+        let has_more = match (kind, version) {
+            (_, FIRST) => false,
+            (1 | 6 | 7, SECOND) => true,
+            _ => return Err(DecodeError::Kind { kind, version }),
+        };
         Ok(match kind {
             0 => Record::Cluster { id: self.text()?.to_owned() },
             1 => Record::BrokerRegistered(BrokerImage {
@@ -363,6 +409,7 @@ impl<'a> Reader<'a> {
                 rack: self.option(|reader| reader.text().map(str::to_owned))?,
                 fenced: self.bool()?,
                 log_dirs: self.uuids()?,
+                shutting_down: if has_more { self.bool()? } else { false },
             }),
             2 => Record::BrokerFenced { id: self.broker()?, epoch: self.epoch()? },
             3 => Record::BrokerUnfenced { id: self.broker()?, epoch: self.epoch()? },
@@ -378,6 +425,7 @@ impl<'a> Reader<'a> {
                     leader_epoch: LeaderEpoch(self.i32()?),
                     partition_epoch: self.i32()?,
                     directories: self.uuids()?.into_boxed_slice(),
+                    transit: if has_more { Some(Box::new(self.transit()?)) } else { None },
                 },
             },
             7 => Record::PartitionChanged(PartitionChange {
@@ -387,6 +435,7 @@ impl<'a> Reader<'a> {
                 isr: self.option(Self::brokers)?,
                 replicas: self.option(Self::brokers)?,
                 directories: self.option(|reader| reader.uuids().map(Vec::into_boxed_slice))?,
+                transit: if has_more { Some(self.transit()?) } else { None },
             }),
             8 => Record::TopicRemoved { id: self.topic_id()? },
             9 => Record::Config {
@@ -400,6 +449,14 @@ impl<'a> Reader<'a> {
                 next: ProducerId(self.signed()?),
             },
             11 => Record::Feature { name: self.text()?.to_owned(), level: self.i16()? },
+            12 => Record::BrokerChanged(BrokerChange {
+                id: self.broker()?,
+                epoch: self.epoch()?,
+                fenced: self.option(Self::bool)?,
+                shutting_down: self.option(Self::bool)?,
+                is_unclean: self.bool()?,
+                rules: Stamp { elr: self.bool()?, min_isr: self.i32()?, unclean_election: self.bool()? },
+            }),
             _ => return Err(DecodeError::Kind { kind, version }),
         })
     }
@@ -438,28 +495,46 @@ mod tests {
             |(listener, host, port, security_protocol)| Endpoint { listener, host, port, security_protocol },
         );
         let endpoints = prop::collection::vec(endpoint, 0..4);
-        (any::<i32>(), any::<i64>(), uuid(), endpoints, prop::option::of(".{0,9}"), any::<bool>(), uuids())
-            .prop_map(|(id, epoch, incarnation, endpoints, rack, fenced, log_dirs)| BrokerImage {
+        let states = (any::<bool>(), any::<bool>());
+        (any::<i32>(), any::<i64>(), uuid(), endpoints, prop::option::of(".{0,9}"), states, uuids()).prop_map(
+            |(id, epoch, incarnation, endpoints, rack, (fenced, shutting_down), log_dirs)| BrokerImage {
                 id: BrokerId(id),
                 epoch: BrokerEpoch(epoch),
                 incarnation,
                 endpoints,
                 rack,
                 fenced,
+                shutting_down,
                 log_dirs,
-            })
+            },
+        )
+    }
+
+    fn transit() -> impl Strategy<Value = Transit> {
+        let list = || brokers().prop_map(<[BrokerId]>::into_vec);
+        (list(), list(), list(), prop::option::of(any::<i32>().prop_map(BrokerId)), any::<bool>()).prop_map(
+            |(adding, removing, elr, last_known, recovering)| Transit {
+                adding,
+                removing,
+                elr,
+                last_known,
+                recovering,
+            },
+        )
     }
 
     fn partition() -> impl Strategy<Value = PartitionImage> {
         let leader = prop::option::of(any::<i32>().prop_map(BrokerId));
-        (brokers(), brokers(), leader, any::<i32>(), any::<i32>(), uuids()).prop_map(
-            |(replicas, isr, leader, leader_epoch, partition_epoch, directories)| PartitionImage {
+        let transit = prop::option::of(transit().prop_map(Box::new));
+        (brokers(), brokers(), leader, any::<i32>(), any::<i32>(), uuids(), transit).prop_map(
+            |(replicas, isr, leader, leader_epoch, partition_epoch, directories, transit)| PartitionImage {
                 replicas,
                 isr,
                 leader,
                 leader_epoch: LeaderEpoch(leader_epoch),
                 partition_epoch,
                 directories: directories.into_boxed_slice(),
+                transit,
             },
         )
     }
@@ -467,14 +542,32 @@ mod tests {
     fn change() -> impl Strategy<Value = PartitionChange> {
         let leader = prop::option::of(prop::option::of(any::<i32>().prop_map(BrokerId)));
         let lists = (prop::option::of(brokers()), prop::option::of(brokers()), prop::option::of(uuids()));
-        (uuid(), any::<i32>(), leader, lists).prop_map(
-            |(topic, index, leader, (isr, replicas, directories))| PartitionChange {
+        (uuid(), any::<i32>(), leader, lists, prop::option::of(transit())).prop_map(
+            |(topic, index, leader, (isr, replicas, directories), transit)| PartitionChange {
                 topic: TopicId(topic),
                 index: PartitionIndex(index),
                 leader,
                 isr,
                 replicas,
                 directories: directories.map(Vec::into_boxed_slice),
+                transit,
+            },
+        )
+    }
+
+    fn broker_change() -> impl Strategy<Value = BrokerChange> {
+        let states = (prop::option::of(any::<bool>()), prop::option::of(any::<bool>()), any::<bool>());
+        let rules = (any::<bool>(), any::<i32>(), any::<bool>());
+        (any::<i32>(), any::<i64>(), states, rules).prop_map(
+            |(id, epoch, (fenced, shutting_down, is_unclean), (elr, min_isr, unclean_election))| {
+                BrokerChange {
+                    id: BrokerId(id),
+                    epoch: BrokerEpoch(epoch),
+                    fenced,
+                    shutting_down,
+                    is_unclean,
+                    rules: Stamp { elr, min_isr, unclean_election },
+                }
             },
         )
     }
@@ -504,6 +597,7 @@ mod tests {
                 next: ProducerId(next)
             }),
             (".{0,9}", any::<i16>()).prop_map(|(name, level)| Record::Feature { name, level }),
+            broker_change().prop_map(Record::BrokerChanged),
         ]
     }
 
@@ -542,6 +636,24 @@ mod tests {
         assert_eq!(decode_records(&[9, 0]), Err(DecodeError::BatchVersion(9)));
         assert_eq!(decode_records(&[1, 1, 200, 0, 0]), Err(DecodeError::Kind { kind: 200, version: 0 }));
         assert_eq!(decode_records(&[1, 1, 8, 1, 0]), Err(DecodeError::Kind { kind: 8, version: 1 }));
+    }
+
+    #[test]
+    fn what_a_node_alone_writes_is_of_the_first_versions() {
+        let partition = PartitionImage {
+            replicas: [BrokerId(1)].into(),
+            isr: [BrokerId(1)].into(),
+            leader: Some(BrokerId(1)),
+            leader_epoch: LeaderEpoch(2),
+            partition_epoch: 3,
+            directories: Box::default(),
+            transit: None,
+        };
+        let topic = TopicId(Uuid::nil());
+        let mut bytes = Vec::new();
+        encode_records(&[Record::Partition { topic, index: PartitionIndex(0), partition }], &mut bytes);
+        let expected = [&[1, 1, 6, 0][..], &[0; 16], &[0, 1, 2, 1, 2, 1, 2, 4, 6, 0]].concat();
+        assert_eq!(bytes, expected);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 use uuid::Uuid;
 
 use super::image::{ConfigResource, Endpoint};
-use crate::base::{BrokerEpoch, BrokerId, PartitionIndex, ProducerId, TopicId, TopicName};
+use crate::base::{BrokerEpoch, BrokerId, LeaderEpoch, PartitionIndex, ProducerId, TopicId, TopicName};
 use crate::wire::ErrorCode;
 
 /// An error code of the protocol with the text that goes beside it.
@@ -49,6 +49,8 @@ pub enum Command {
         epoch: BrokerEpoch,
         partitions: Vec<(TopicId, PartitionIndex)>,
     },
+    Heartbeat(Heartbeat),
+    AlterPartition(AlterPartition),
 }
 
 /// The kinds of commands, for statistics.
@@ -64,6 +66,8 @@ pub enum CommandKind {
     UpdateFeatures,
     AllocateProducerIds,
     ReplicasOffline,
+    Heartbeat,
+    AlterPartition,
 }
 
 impl CommandKind {
@@ -80,10 +84,12 @@ impl CommandKind {
             CommandKind::UpdateFeatures => "update_features",
             CommandKind::AllocateProducerIds => "allocate_producer_ids",
             CommandKind::ReplicasOffline => "replicas_offline",
+            CommandKind::Heartbeat => "heartbeat",
+            CommandKind::AlterPartition => "alter_partition",
         }
     }
 
-    pub const ALL: [CommandKind; 10] = [
+    pub const ALL: [CommandKind; 12] = [
         CommandKind::RegisterBroker,
         CommandKind::FenceBroker,
         CommandKind::UnfenceBroker,
@@ -94,6 +100,8 @@ impl CommandKind {
         CommandKind::UpdateFeatures,
         CommandKind::AllocateProducerIds,
         CommandKind::ReplicasOffline,
+        CommandKind::Heartbeat,
+        CommandKind::AlterPartition,
     ];
 }
 
@@ -107,7 +115,9 @@ impl CommandKind {
             | CommandKind::UnfenceBroker
             | CommandKind::DeleteTopics
             | CommandKind::AlterConfigs
-            | CommandKind::ReplicasOffline => true,
+            | CommandKind::ReplicasOffline
+            | CommandKind::Heartbeat
+            | CommandKind::AlterPartition => true,
             CommandKind::CreateTopics
             | CommandKind::CreatePartitions
             | CommandKind::UpdateFeatures
@@ -129,6 +139,8 @@ impl Command {
             Command::UpdateFeatures(_) => CommandKind::UpdateFeatures,
             Command::AllocateProducerIds { .. } => CommandKind::AllocateProducerIds,
             Command::ReplicasOffline { .. } => CommandKind::ReplicasOffline,
+            Command::Heartbeat(_) => CommandKind::Heartbeat,
+            Command::AlterPartition(_) => CommandKind::AlterPartition,
         }
     }
 }
@@ -144,8 +156,66 @@ pub struct RegisterBroker {
     pub endpoints: Vec<Endpoint>,
     pub rack: Option<String>,
     pub log_dirs: Vec<Uuid>,
-    /// Whether it waits for [`Command::UnfenceBroker`] before it leads.
+    /// Whether it waits for [`Command::UnfenceBroker`] before it leads. In a cluster every broker does, until a
+    /// heartbeat says that it is ready.
     pub fenced: bool,
+    /// Of its last registration, if it was shut down cleanly after that: then it has all that it had.
+    pub previous_epoch: Option<BrokerEpoch>,
+}
+
+/// A registered broker is there (BrokerHeartbeat, KIP-631).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Heartbeat {
+    pub id: BrokerId,
+    pub epoch: BrokerEpoch,
+    /// The version of the image that it has.
+    pub metadata_version: u64,
+    /// It does not want to lead yet.
+    pub wants_fence: bool,
+    /// It wants to stop, and waits until it leads nothing.
+    pub wants_shutdown: bool,
+}
+
+/// What becomes of a broker, in the answer to its heartbeat.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BrokerState {
+    /// It has the image in which it is registered.
+    pub is_caught_up: bool,
+    pub is_fenced: bool,
+    pub should_shut_down: bool,
+}
+
+/// A leader tells who is in sync (AlterPartition, KIP-497).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AlterPartition {
+    /// The leader, and its registration.
+    pub broker: BrokerId,
+    pub epoch: BrokerEpoch,
+    pub partitions: Vec<AlterIsr>,
+}
+
+/// What a leader wants of one partition.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AlterIsr {
+    pub topic: TopicId,
+    pub index: PartitionIndex,
+    pub leader_epoch: LeaderEpoch,
+    /// Of the state that it knows: another one in between, and the change is not made.
+    pub partition_epoch: i32,
+    /// In sync from now on, each with its registration; without one (-1) it is not looked at.
+    pub isr: Vec<(BrokerId, BrokerEpoch)>,
+    /// It was elected without being sure of all that was acknowledged, and is not done with that.
+    pub recovering: bool,
+}
+
+/// A partition after an [`AlterIsr`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AlteredPartition {
+    pub leader: Option<BrokerId>,
+    pub leader_epoch: LeaderEpoch,
+    pub isr: Box<[BrokerId]>,
+    pub partition_epoch: i32,
+    pub recovering: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -273,13 +343,18 @@ pub struct ProducerIdBlock {
 /// The answers, in the order of the request; a thing asked for twice is answered once.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Response {
-    BrokerRegistered { epoch: BrokerEpoch },
+    BrokerRegistered {
+        epoch: BrokerEpoch,
+    },
     Done,
     TopicsCreated(Vec<(String, Result<CreatedTopic, Refusal>)>),
     TopicsDeleted(Vec<(TopicRef, Result<DeletedTopic, Refusal>)>),
     PartitionsCreated(Vec<(String, Result<(), Refusal>)>),
     ConfigsAltered(Vec<(ConfigResource, Result<(), Refusal>)>),
     ProducerIds(ProducerIdBlock),
+    Heartbeat(BrokerState),
+    /// In the order of the request.
+    PartitionsAltered(Vec<Result<AlteredPartition, ErrorCode>>),
 }
 
 /// Each takes the one variant that the command's kind is answered with.
@@ -315,6 +390,20 @@ impl Response {
     pub fn producer_ids(self) -> ProducerIdBlock {
         match self {
             Response::ProducerIds(block) => block,
+            other => other.of_another_command(),
+        }
+    }
+
+    pub fn broker_state(self) -> BrokerState {
+        match self {
+            Response::Heartbeat(state) => state,
+            other => other.of_another_command(),
+        }
+    }
+
+    pub fn partitions_altered(self) -> Vec<Result<AlteredPartition, ErrorCode>> {
+        match self {
+            Response::PartitionsAltered(results) => results,
             other => other.of_another_command(),
         }
     }

@@ -3,7 +3,7 @@
 //! makes of it what may be, and tells what differs.
 
 use super::image::PartitionImage;
-use crate::base::BrokerId;
+use crate::base::{BrokerId, LeaderEpoch};
 
 /// What is on its way with a partition, beside what every partition has.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -19,6 +19,15 @@ pub struct Transit {
     /// The leader was elected without being sure of all that was acknowledged, and has not said yet that it is ready.
     pub recovering: bool,
 }
+
+/// Of a partition that has nothing on its way.
+pub static NO_TRANSIT: Transit = Transit {
+    adding: Vec::new(),
+    removing: Vec::new(),
+    elr: Vec::new(),
+    last_known: None,
+    recovering: false,
+};
 
 /// What a partition shall become, as far as the rules allow.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -79,6 +88,31 @@ pub struct Change {
     pub transit: Option<Transit>,
     /// The new leader may lack what was acknowledged.
     pub is_unclean: bool,
+}
+
+impl Change {
+    /// The partition as it is then.
+    pub fn apply_to(self, partition: &PartitionImage) -> PartitionImage {
+        let mut changed = partition.clone();
+        if let Some(leader) = self.leader {
+            changed.leader = leader;
+            changed.leader_epoch = LeaderEpoch(changed.leader_epoch.0 + 1);
+        }
+        changed.partition_epoch += 1;
+        if let Some(isr) = self.isr {
+            changed.isr = isr;
+        }
+        if let Some(replicas) = self.replicas {
+            if !partition.directories.is_empty() {
+                changed.directories = replicas.iter().map(|broker| partition.directory_of(*broker)).collect();
+            }
+            changed.replicas = replicas;
+        }
+        if let Some(transit) = self.transit {
+            changed.transit = (transit != NO_TRANSIT).then(|| Box::new(transit));
+        }
+        changed
+    }
 }
 
 /// What `target` makes of a partition; `None` when nothing changes.
@@ -229,6 +263,7 @@ mod tests {
             leader_epoch: LeaderEpoch(5),
             partition_epoch: 9,
             directories: Box::default(),
+            transit: None,
         }
     }
 
@@ -460,16 +495,16 @@ mod tests {
             let election = [Online, Preferred, Unclean][kind];
             let rules = Rules { election, elr, min_isr: 2, serves: &serves };
             let Some(found) = change(&before, &transit, target, &rules) else { return Ok(()) };
-            let mut after = before.clone();
-            if let Some(leader) = found.leader { after.leader = leader; }
-            if let Some(isr) = found.isr { after.isr = isr; }
-            if let Some(replicas) = found.replicas { after.replicas = replicas; }
-            let transit = found.transit.unwrap_or(transit);
+            let mut before = before;
+            before.transit = Some(Box::new(transit));
+            let is_unclean = found.is_unclean;
+            let after = found.apply_to(&before);
+            let transit = after.transit().clone();
             prop_assert!(after.isr.iter().all(|broker| after.replicas.contains(broker)));
             prop_assert!(after.leader.is_none_or(|leader| after.isr.contains(&leader) && serves(leader)));
             prop_assert!(transit.elr.iter().all(|broker| after.replicas.contains(broker) && !after.isr.contains(broker)));
             prop_assert!(elr || (transit.elr.is_empty() && !after.isr.is_empty()));
-            prop_assert!(!found.is_unclean || *after.isr == [after.leader.unwrap()]);
+            prop_assert!(!is_unclean || *after.isr == [after.leader.unwrap()]);
             let again = change(&after, &transit, Target::of(&after, &transit), &rules);
             prop_assert_eq!(again, None);
         }

@@ -9,6 +9,7 @@ use std::sync::{Arc, LazyLock};
 use uuid::Uuid;
 
 use super::changes::Changes;
+use super::elections::{NO_TRANSIT, Transit};
 use super::names;
 use super::sorted_map::SortedMap;
 use crate::base::{BrokerEpoch, BrokerId, LeaderEpoch, PartitionIndex, ProducerId, TopicId, TopicName};
@@ -150,7 +151,8 @@ impl TopicImage {
 pub struct PartitionImage {
     /// The preferred leader is the first.
     pub replicas: Box<[BrokerId]>,
-    /// In-sync replicas, in the order of `replicas`.
+    /// In-sync replicas, in the order of `replicas`. In a cluster none at all may be left: then those of
+    /// [`Transit::elr`] have what was acknowledged.
     pub isr: Box<[BrokerId]>,
     /// `None` while no in-sync replica is alive.
     pub leader: Option<BrokerId>,
@@ -160,6 +162,8 @@ pub struct PartitionImage {
     pub partition_epoch: i32,
     /// The log directory of each replica (KIP-858); empty while none is assigned.
     pub directories: Box<[Uuid]>,
+    /// What is on its way with it; `None` is the same as nothing.
+    pub transit: Option<Box<Transit>>,
 }
 
 /// Stands for the log directory of a replica whose directory is offline (Kafka's `DirectoryId.LOST`).
@@ -170,6 +174,16 @@ impl PartitionImage {
     pub fn is_lost_on(&self, broker: BrokerId) -> bool {
         let directories = self.replicas.iter().zip(&self.directories);
         directories.into_iter().any(|(replica, directory)| *replica == broker && *directory == LOST_DIRECTORY)
+    }
+
+    pub fn transit(&self) -> &Transit {
+        self.transit.as_deref().unwrap_or(&NO_TRANSIT)
+    }
+
+    /// The log directory of the broker's replica, nil where it is not known.
+    pub(super) fn directory_of(&self, broker: BrokerId) -> Uuid {
+        let mut directories = self.replicas.iter().zip(&self.directories);
+        directories.find(|(replica, _)| **replica == broker).map_or(Uuid::nil(), |(_, directory)| *directory)
     }
 
     /// The directories with another one for the broker's replica.
@@ -192,10 +206,17 @@ pub struct BrokerImage {
     pub rack: Option<String>,
     /// A fenced broker leads nothing and is shown to no client.
     pub fenced: bool,
+    /// It has said that it is about to stop: it leads nothing any more, and is given nothing new.
+    pub shutting_down: bool,
     pub log_dirs: Vec<Uuid>,
 }
 
 impl BrokerImage {
+    /// Whether its replicas may lead and be in sync.
+    pub fn serves(&self) -> bool {
+        !self.fenced && !self.shutting_down
+    }
+
     /// The address that clients of `listener` are told.
     pub fn endpoint(&self, listener: &str) -> Option<&Endpoint> {
         self.endpoints.iter().find(|endpoint| endpoint.listener.eq_ignore_ascii_case(listener))

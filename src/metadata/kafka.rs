@@ -433,7 +433,8 @@ fn read_partition(
     let leader_epoch = LeaderEpoch(reader.i32()?);
     let partition_epoch = reader.i32()?;
     let directories = if version >= 1 { directories(reader)? } else { Box::default() };
-    let partition = PartitionImage { replicas, isr, leader, leader_epoch, partition_epoch, directories };
+    let partition =
+        PartitionImage { replicas, isr, leader, leader_epoch, partition_epoch, directories, transit: None };
     Ok((index, topic, partition))
 }
 
@@ -447,7 +448,7 @@ fn leader_of(id: i32) -> Result<Option<BrokerId>, DecodeError> {
 
 /// What `PartitionRegistration` takes for granted.
 fn check(partition: &PartitionImage) -> Result<(), String> {
-    let PartitionImage { replicas, isr, leader, leader_epoch, partition_epoch, directories } = partition;
+    let PartitionImage { replicas, isr, leader, leader_epoch, partition_epoch, directories, .. } = partition;
     let known: BTreeSet<BrokerId> = replicas.iter().copied().collect();
     if known.len() != replicas.len() || known.first().is_none_or(|id| id.0 < 0) {
         return Err(format!("its replicas cannot be {replicas:?}"));

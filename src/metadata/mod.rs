@@ -9,6 +9,7 @@ mod assignment;
 mod changes;
 mod codec;
 mod command;
+mod command_codec;
 mod controller;
 pub mod elections;
 mod features;
@@ -22,18 +23,22 @@ mod state;
 pub use changes::Changes;
 pub use codec::{DecodeError, Reader, Writer, decode_records, encode_records};
 pub use command::{
-    AlterConfigs, Command, CommandKind, ConfigChange, ConfigEdit, ConfigOp, CreatePartitions, CreateTopics,
-    CreatedTopic, DeleteTopics, DeletedTopic, FeatureUpdate, MorePartitions, NewTopic, ProducerIdBlock,
-    Refusal, RegisterBroker, Response, TopicRef, UpdateFeatures, UpgradeType,
+    AlterConfigs, AlterIsr, AlterPartition, AlteredPartition, BrokerState, Command, CommandKind,
+    ConfigChange, ConfigEdit, ConfigOp, CreatePartitions, CreateTopics, CreatedTopic, DeleteTopics,
+    DeletedTopic, FeatureUpdate, Heartbeat, MorePartitions, NewTopic, ProducerIdBlock, Refusal,
+    RegisterBroker, Response, TopicRef, UpdateFeatures, UpgradeType,
 };
-pub use controller::{ConfigRules, Controller, ControllerSettings, IdSource, Outcome};
+pub use command_codec::{decode_command, decode_result, encode_command, encode_result};
+pub use controller::{
+    ClusterSettings, ConfigRules, Controller, ControllerSettings, IdSource, Outcome, Sessions,
+};
 pub use features::{FEATURES, Feature, GROUP_VERSION, SHARE_VERSION, TRANSACTION_VERSION, below_initial};
 pub use image::{
     BrokerImage, ConfigResource, Endpoint, Image, LOST_DIRECTORY, Overrides, PartitionImage, TopicImage,
 };
 pub use kafka::{KafkaMetadata, KafkaMetadataError, SegmentEnd};
 pub use names::{TopicNameError, check_topic_name, is_internal_topic};
-pub use record::{PartitionChange, Record};
+pub use record::{BrokerChange, PartitionChange, Record, Stamp};
 pub use state::{ApplyError, State};
 
 #[cfg(test)]

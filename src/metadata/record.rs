@@ -1,12 +1,13 @@
 //! The records of the metadata log: every change of the cluster is one or more of them.
 //!
-//! A record is a fact, not a request: applying it cannot be refused. Three of them
-//! ([`Record::BrokerRegistered`], [`Record::BrokerFenced`], [`Record::BrokerUnfenced`]) also move the
-//! leaderships of the broker by a fixed rule (`State`), so that a start with 100,000 partitions writes
-//! one record, not 100,000.
+//! A record is a fact, not a request: applying it cannot be refused. Some of them
+//! ([`Record::BrokerRegistered`], [`Record::BrokerFenced`], [`Record::BrokerUnfenced`], and in a cluster
+//! [`Record::BrokerChanged`]) also move the leaderships of the broker by a fixed rule (`State`), so that a start
+//! with 100,000 partitions writes one record, not 100,000.
 
 use uuid::Uuid;
 
+use super::elections::Transit;
 use super::image::{BrokerImage, ConfigResource, PartitionImage};
 use crate::base::{BrokerEpoch, BrokerId, PartitionIndex, ProducerId, TopicId, TopicName};
 
@@ -39,6 +40,32 @@ pub enum Record {
     ProducerIds { broker: BrokerId, epoch: BrokerEpoch, next: ProducerId },
     /// A feature is finalized at a level; 0 takes it away. (`FeatureLevelRecord`)
     Feature { name: String, level: i16 },
+    /// A broker of a cluster is fenced, unfenced or about to stop, and its partitions follow by the rule of
+    /// `elections`. (`BrokerRegistrationChangeRecord`, with the `PartitionChangeRecord`s that follow)
+    BrokerChanged(BrokerChange),
+}
+
+/// The fields that are `Some` are replaced.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BrokerChange {
+    pub id: BrokerId,
+    pub epoch: BrokerEpoch,
+    pub fenced: Option<bool>,
+    pub shutting_down: Option<bool>,
+    /// It came back without being sure of all that it had: it is eligible nowhere.
+    pub is_unclean: bool,
+    pub rules: Stamp,
+}
+
+/// What the rule for partitions depends on and the image does not have: as the controller had it at that moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stamp {
+    /// Whether eligible leader replicas are kept.
+    pub elr: bool,
+    /// `min.insync.replicas` of topics for which nobody has set it.
+    pub min_isr: i32,
+    /// `unclean.leader.election.enable` of topics for which nobody has set it.
+    pub unclean_election: bool,
 }
 
 /// The fields that are `Some` are replaced. The partition epoch grows by one; the leader epoch does when
@@ -51,4 +78,5 @@ pub struct PartitionChange {
     pub isr: Option<Box<[BrokerId]>>,
     pub replicas: Option<Box<[BrokerId]>>,
     pub directories: Option<Box<[Uuid]>>,
+    pub transit: Option<Transit>,
 }

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::codec::{self, DecodeError};
+use super::elections::{self, Election, Rules, Target};
 use super::image::{BrokerImage, ConfigResource, Image, Overrides, PartitionImage, TopicImage};
 use super::names;
-use super::record::{PartitionChange, Record};
+use super::record::{BrokerChange, PartitionChange, Record, Stamp};
 use crate::base::{BrokerEpoch, BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicName};
 
 /// A record that contradicts the state: the log or a snapshot is damaged, or the controller is wrong.
@@ -160,6 +161,62 @@ impl State {
                 };
                 Ok(())
             }
+            Record::BrokerChanged(change) => self.change_broker(change),
+        }
+    }
+
+    /// A broker of a cluster that does not serve any more leaves what it is in sync with, or has it led by others;
+    /// one that begins to serve leads what nobody else may.
+    fn change_broker(&mut self, change: &BrokerChange) -> Result<(), ApplyError> {
+        let before = self.registered(change.id, change.epoch)?;
+        let after = BrokerImage {
+            fenced: change.fenced.unwrap_or(before.fenced),
+            shutting_down: change.shutting_down.unwrap_or(before.shutting_down),
+            ..BrokerImage::clone(before)
+        };
+        let (id, serves) = (change.id, after.serves());
+        self.image.brokers.insert(id, Arc::new(after));
+        self.elect(&change.rules, |partition| {
+            if serves {
+                let waits = partition.leader.is_none() && partition.replicas.contains(&id);
+                return waits.then(|| Target::of(partition, partition.transit()));
+            }
+            let is_part = partition.isr.contains(&id) || partition.leader == Some(id);
+            let is_eligible = change.is_unclean && partition.transit().elr.contains(&id);
+            (is_part || is_eligible).then(|| {
+                let mut target = Target::of(partition, partition.transit());
+                target.isr.retain(|other| *other != id);
+                target.unclean = change.is_unclean.then_some(id);
+                target
+            })
+        });
+        Ok(())
+    }
+
+    /// Makes of every partition what `wanted` wants of it, as far as the rule allows.
+    fn elect(&mut self, stamp: &Stamp, wanted: impl Fn(&PartitionImage) -> Option<Target>) {
+        let serving: BTreeMap<BrokerId, bool> =
+            self.image.brokers().map(|broker| (broker.id, broker.serves())).collect();
+        let mut settings = TopicSettings::new(&self.image, stamp);
+        let mut changed_topics = Vec::new();
+        for topic in self.image.topics() {
+            let mut changed: Option<TopicImage> = None;
+            for (position, partition) in topic.partitions.iter().enumerate() {
+                let Some(target) = wanted(partition) else { continue };
+                let (min_isr, election) = settings.of(&topic.name);
+                let serves = |broker: BrokerId| {
+                    serving.get(&broker).copied().unwrap_or(false) && !partition.is_lost_on(broker)
+                };
+                let rules = Rules { election, elr: stamp.elr, min_isr, serves: &serves };
+                if let Some(change) = elections::change(partition, partition.transit(), target, &rules) {
+                    let topic = changed.get_or_insert_with(|| TopicImage::clone(topic));
+                    topic.partitions[position] = Arc::new(change.apply_to(partition));
+                }
+            }
+            changed_topics.extend(changed);
+        }
+        for topic in changed_topics {
+            self.put_topic(topic);
         }
     }
 
@@ -230,6 +287,9 @@ impl State {
         }
         if let Some(directories) = &change.directories {
             partition.directories = directories.clone();
+        }
+        if let Some(transit) = &change.transit {
+            partition.transit = (*transit != elections::NO_TRANSIT).then(|| Box::new(transit.clone()));
         }
         self.put_topic(topic);
         Ok(())
@@ -341,6 +401,39 @@ impl State {
     }
 }
 
+/// What the settings of topics say to the rule for their partitions.
+pub(super) struct TopicSettings<'a> {
+    image: &'a Image,
+    stamp: &'a Stamp,
+    /// Of the topic that was asked for last.
+    last: Option<(TopicName, (usize, Election))>,
+}
+
+impl<'a> TopicSettings<'a> {
+    pub(super) fn new(image: &'a Image, stamp: &'a Stamp) -> Self {
+        Self { image, stamp, last: None }
+    }
+
+    /// The least number in sync, and how a leader is elected where nobody leads.
+    pub(super) fn of(&mut self, topic: &TopicName) -> (usize, Election) {
+        if let Some((_, known)) = self.last.as_ref().filter(|(last, _)| last == topic) {
+            return *known;
+        }
+        let own = self.image.overrides(&ConfigResource::Topic(topic.clone()));
+        let default = self.image.overrides(&ConfigResource::BrokerDefault);
+        let value = |name: &str| own.get(name).or_else(|| default.get(name)).map(String::as_str);
+        let min_isr = value("min.insync.replicas").and_then(|text| text.trim().parse().ok());
+        let unclean = value("unclean.leader.election.enable").map(|text| text.trim() == "true");
+        let min_isr = usize::try_from(min_isr.unwrap_or(self.stamp.min_isr)).unwrap_or(1).max(1);
+        let election = match unclean.unwrap_or(self.stamp.unclean_election) {
+            true => Election::Unclean,
+            false => Election::Online,
+        };
+        self.last = Some((topic.clone(), (min_isr, election)));
+        (min_isr, election)
+    }
+}
+
 /// A new leadership: both epochs grow.
 fn lead(partition: &mut PartitionImage, leader: Option<BrokerId>) {
     partition.leader = leader;
@@ -366,6 +459,7 @@ mod tests {
             endpoints: Vec::new(),
             rack: None,
             fenced,
+            shutting_down: false,
             log_dirs: Vec::new(),
         })
     }
@@ -379,6 +473,7 @@ mod tests {
             leader_epoch: LeaderEpoch(0),
             partition_epoch: 0,
             directories: Box::default(),
+            transit: None,
         };
         Record::Partition { topic, index: PartitionIndex(index), partition }
     }
@@ -514,6 +609,7 @@ mod tests {
             isr: None,
             replicas: None,
             directories: None,
+            transit: None,
         };
         state.apply(20_000, &[Record::PartitionChanged(change)]).unwrap();
         let changes = state.image().changes_since(&before);

@@ -31,10 +31,14 @@ pub enum PeerKey {
     RaftTransfer,
     /// Kafka's own request, with its header.
     BrokerRegistration,
+    /// The same.
+    BrokerHeartbeat,
+    /// A command for the controller.
+    Command,
 }
 
 impl PeerKey {
-    const ALL: [PeerKey; 8] = [
+    const ALL: [PeerKey; 10] = [
         PeerKey::Hello,
         PeerKey::Proof,
         PeerKey::RaftAppend,
@@ -43,6 +47,8 @@ impl PeerKey {
         PeerKey::RaftSnapshot,
         PeerKey::RaftTransfer,
         PeerKey::BrokerRegistration,
+        PeerKey::BrokerHeartbeat,
+        PeerKey::Command,
     ];
 
     fn number(self) -> i16 {
@@ -55,6 +61,8 @@ impl PeerKey {
             PeerKey::RaftSnapshot => 19205,
             PeerKey::RaftTransfer => 19206,
             PeerKey::BrokerRegistration => 62,
+            PeerKey::BrokerHeartbeat => 63,
+            PeerKey::Command => 19210,
         }
     }
 

@@ -59,6 +59,14 @@ pub struct Link {
     lane: Lane,
 }
 
+/// A call without an answer.
+#[derive(Debug)]
+pub struct Failed {
+    pub error: PeerError,
+    /// The other may have got it all the same.
+    pub was_sent: bool,
+}
+
 impl Links {
     pub fn new(identity: Identity, security: Security, roster: Rc<Roster>, threads: FileThreads) -> Rc<Self> {
         Rc::new(Self {
@@ -126,21 +134,28 @@ impl Link {
     /// is answered waits its turn, within its own limit. Giving up closes the connection: an answer that comes late
     /// must not be taken for the next one's.
     pub async fn call(&self, key: PeerKey, body: &[u8], limit: Duration) -> Result<Bytes, PeerError> {
-        let result = within(limit, self.ask(key, body)).await;
-        if let Err(error) = &result {
-            let (node, lane) = (self.node, self.lane);
-            tracing::debug!(%node, ?lane, ?key, "peer: {error}");
-        }
-        result
+        self.call_once(key, body, limit).await.map_err(|failed| failed.error)
     }
 
-    async fn ask(&self, key: PeerKey, body: &[u8]) -> Result<Bytes, PeerError> {
+    /// As [`Link::call`], for what must not be asked twice.
+    pub async fn call_once(&self, key: PeerKey, body: &[u8], limit: Duration) -> Result<Bytes, Failed> {
+        let was_sent = Cell::new(false);
+        let result = within(limit, self.ask(key, body, &was_sent)).await;
+        result.map_err(|error| {
+            let (node, lane) = (self.node, self.lane);
+            tracing::debug!(%node, ?lane, ?key, "peer: {error}");
+            Failed { error, was_sent: was_sent.get() }
+        })
+    }
+
+    async fn ask(&self, key: PeerKey, body: &[u8], was_sent: &Cell<bool>) -> Result<Bytes, PeerError> {
         let mut open = self.line.open.lock().await;
         // Out of the lock while it is in use, so that it is gone when this is given up.
         let mut connection = match open.take() {
             Some(connection) if !connection.has_hung_up() => connection,
             _ => self.dial().await?,
         };
+        was_sent.set(true);
         let answer = connection.call(key, body).await?;
         *open = Some(connection);
         Ok(answer)

@@ -27,7 +27,7 @@ use uuid::Uuid;
 
 pub use self::frame::{FRAME_BYTES_MAX, PeerKey, Request};
 pub use self::greet::{Answer, Dialling, Ends, Greeter, Greetings, is_greeting};
-pub use self::links::{Link, Links};
+pub use self::links::{Failed, Link, Links};
 pub use self::roster::Roster;
 pub use self::secret::{Secret, SecretError};
 pub use self::serve::{Answering, Arrivals, Doorway, Server, Service, arrivals};
@@ -62,12 +62,25 @@ pub enum Lane {
     Snapshot,
     /// From a broker to the controller.
     Control,
+    /// A broker's signs of life: nothing that may take long is before them.
+    Session,
+    /// What clients want of the controller, from the node that they asked.
+    Forward,
     /// From a follower to the broker that leads.
     Fetch,
 }
 
 impl Lane {
-    const ALL: [Lane; 6] = [Lane::Append, Lane::Beat, Lane::Vote, Lane::Snapshot, Lane::Control, Lane::Fetch];
+    const ALL: [Lane; 8] = [
+        Lane::Append,
+        Lane::Beat,
+        Lane::Vote,
+        Lane::Snapshot,
+        Lane::Control,
+        Lane::Session,
+        Lane::Forward,
+        Lane::Fetch,
+    ];
 }
 
 /// How nodes know each other.

@@ -9,7 +9,7 @@ use crate::io::net::{Acceptor, Listener};
 use crate::io::os::OsFiles;
 use crate::io::runtime::run_shard;
 use crate::metadata::testing::FewRules;
-use crate::metadata::{CreateTopics, NewTopic, RegisterBroker};
+use crate::metadata::{ClusterSettings, CreateTopics, Heartbeat, NewTopic, RegisterBroker, Stamp};
 use crate::peer::{self, Answering, Identity, Roster, Secret, Security, Server, Service};
 use crate::raft::OpenError;
 
@@ -25,7 +25,10 @@ struct Trio {
     running: BTreeMap<i32, Node>,
     failover: Duration,
     snapshot_entries: u64,
+    snapshot_bytes: u64,
     entries_kept: u64,
+    /// Of brokers, which have none else.
+    session: Option<Duration>,
 }
 
 struct Node {
@@ -37,8 +40,8 @@ struct Node {
 struct Peers(Rc<Quorum>);
 
 impl Service for Peers {
-    fn answer<'a>(&'a self, _from: &'a Identity, request: &'a Request) -> Answering<'a> {
-        Box::pin(self.0.serve(request))
+    fn answer<'a>(&'a self, from: &'a Identity, request: &'a Request) -> Answering<'a> {
+        Box::pin(self.0.serve(from.node, request))
     }
 }
 
@@ -70,7 +73,9 @@ impl Trio {
             running: BTreeMap::new(),
             failover: FAILOVER,
             snapshot_entries: 10_000,
+            snapshot_bytes: 8 << 20,
             entries_kept: 500,
+            session: None,
         }
     }
 
@@ -101,8 +106,16 @@ impl Trio {
             peers: Some(Links::new(identity, security, roster, self.threads.clone())),
             timing: Timing::of(self.failover),
             snapshot_entries: self.snapshot_entries,
+            snapshot_bytes: self.snapshot_bytes,
             entries_kept: self.entries_kept,
             on_failure: Rc::new(|reason| panic!("{reason}")),
+            controller: ControllerSettings {
+                cluster: self.session.map(|session_timeout| ClusterSettings {
+                    session_timeout,
+                    stamp: Stamp { elr: true, min_isr: 1, unclean_election: false },
+                }),
+                ..ControllerSettings::default()
+            },
             ..Settings::new(BrokerId(node), "cluster", self.dir.path().join(format!("node-{node}")))
         }
     }
@@ -204,14 +217,13 @@ impl Trio {
                 rack: None,
                 log_dirs: Vec::new(),
                 fenced: false,
+                previous_epoch: None,
             };
             leader.submit(Command::RegisterBroker(request)).await?;
         }
         leader.submit(create(name)).await
     }
 }
-
-use openraft::async_runtime::WatchReceiver as _;
 
 fn create(name: &str) -> Command {
     let topic = NewTopic {
@@ -383,7 +395,8 @@ fn a_voter_that_lost_its_disk_is_not_spoken_with() {
         let strange = trio.settings(wiped, Uuid::from_u128(5), &NODES);
         let error = trio.open(strange).await.err().unwrap();
         assert!(matches!(error, OpenError::Directory { .. }), "{error}");
-        std::fs::remove_dir_all(dir).unwrap();
+        std::fs::remove_dir_all(&dir).unwrap();
+        std::fs::remove_file(dir.with_extension("identity")).unwrap();
         let fresh = trio.settings(wiped, Uuid::from_u128(5), &NODES);
         trio.start_with(wiped, fresh).await;
         let term = trio.quorum(trio.leader().await).leadership().term;
@@ -405,6 +418,122 @@ fn another_list_of_voters_than_the_logs_is_refused() {
         let settings = trio.settings(3, directory(3), &[2, 3]);
         let error = trio.open(settings).await.err().unwrap();
         assert!(matches!(error, OpenError::Voters { .. }), "{error}");
+        trio.stop_all().await;
+    });
+}
+
+#[test]
+fn every_node_writes_a_snapshot_after_so_many_bytes() {
+    on_a_shard(|threads| async move {
+        let mut trio = Trio::new(threads);
+        trio.snapshot_bytes = 2000;
+        trio.start_all().await;
+        for number in 0..40 {
+            trio.create(&format!("a-topic-with-a-rather-long-name-{number}")).await;
+        }
+        for node in NODES {
+            let has_one = || {
+                let metrics = trio.quorum(node).metrics.borrow_watched();
+                metrics.snapshot.map(|snapshot| snapshot.index)
+            };
+            eventually(&format!("node {node} has a snapshot"), has_one).await;
+        }
+        trio.stop_all().await;
+    });
+}
+
+/// Has the leader's answer to a heartbeat, if there is a leader.
+async fn beat(trio: &Trio, id: i32, epoch: crate::base::BrokerEpoch) -> Option<crate::metadata::BrokerState> {
+    let leads = |node: &&i32| trio.quorum(**node).leadership().is_own;
+    let leader = trio.quorum(*trio.running.keys().find(leads)?);
+    let beat = Heartbeat {
+        id: BrokerId(id),
+        epoch,
+        metadata_version: leader.image().version(),
+        wants_fence: false,
+        wants_shutdown: false,
+    };
+    leader.submit(Command::Heartbeat(beat)).await.ok().map(Response::broker_state)
+}
+
+async fn register(trio: &Trio, id: i32) -> crate::base::BrokerEpoch {
+    let request = RegisterBroker {
+        id: BrokerId(id),
+        cluster_id: "cluster".into(),
+        incarnation: Uuid::from_u128(id as u128),
+        endpoints: Vec::new(),
+        rack: None,
+        log_dirs: vec![Uuid::from_u128(5000 + id as u128)],
+        fenced: true,
+        previous_epoch: None,
+    };
+    loop {
+        let leader = trio.quorum(trio.leader().await);
+        match leader.submit(Command::RegisterBroker(request.clone())).await {
+            Ok(response) => return response.broker_epoch(),
+            Err(_) => runtime::sleep(Duration::from_millis(20)).await,
+        }
+    }
+}
+
+#[test]
+fn a_broker_that_is_silent_is_fenced_by_whoever_leads() {
+    on_a_shard(|threads| async move {
+        let mut trio = Trio::new(threads);
+        let session = Duration::from_millis(3000);
+        trio.session = Some(session);
+        trio.start_all().await;
+        let silent = register(&trio, 7).await;
+        let heard = register(&trio, 8).await;
+        for (id, epoch) in [(7, silent), (8, heard)] {
+            while beat(&trio, id, epoch).await.is_none_or(|state| state.is_fenced) {
+                runtime::sleep(Duration::from_millis(20)).await;
+            }
+        }
+        let is_fenced = |trio: &Trio, node: i32, id: i32| {
+            trio.quorum(node).image().broker(BrokerId(id)).is_none_or(|broker| broker.fenced)
+        };
+        let begun = Instant::now();
+        while NODES.iter().any(|node| !is_fenced(&trio, *node, 7)) {
+            assert!(begun.elapsed() < PATIENCE, "it is not fenced");
+            beat(&trio, 8, heard).await;
+            runtime::sleep(Duration::from_millis(100)).await;
+        }
+        assert!(begun.elapsed() >= session / 2, "{:?}", begun.elapsed());
+        // The next leader knows nothing of the sessions, and gives a whole one.
+        let leader = trio.leader().await;
+        trio.stop(leader).await;
+        let begun = Instant::now();
+        while begun.elapsed() < session * 2 {
+            beat(&trio, 8, heard).await;
+            runtime::sleep(Duration::from_millis(100)).await;
+        }
+        for node in trio.running.keys() {
+            assert!(!is_fenced(&trio, *node, 8), "node {node}");
+        }
+        let begun = Instant::now();
+        while trio.running.keys().any(|node| !is_fenced(&trio, *node, 8)) {
+            assert!(begun.elapsed() < PATIENCE, "it is not fenced");
+            runtime::sleep(Duration::from_millis(100)).await;
+        }
+        trio.stop_all().await;
+    });
+}
+
+#[test]
+fn a_voter_whose_log_was_emptied_does_not_start() {
+    on_a_shard(|threads| async move {
+        let mut trio = Trio::started(threads).await;
+        trio.create("t").await;
+        trio.stop(3).await;
+        let dir = trio.dir.path().join("node-3");
+        std::fs::remove_dir_all(&dir).unwrap();
+        let refused = trio.open(trio.settings(3, directory(3), &NODES)).await;
+        assert!(matches!(refused, Err(OpenError::Emptied(_))));
+        // It begins anew only when it is told to forget that it has voted, which nobody should.
+        std::fs::remove_file(dir.with_extension("identity")).unwrap();
+        trio.start(3).await;
+        trio.await_topics(1).await;
         trio.stop_all().await;
     });
 }

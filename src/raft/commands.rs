@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use futures::future::{Either, select};
 use hdrhistogram::Histogram;
+use openraft::Instant as _;
 use openraft::async_runtime::WatchReceiver as _;
 use openraft::errors::ClientWriteError;
 use openraft::impls::ProgressResponder;
@@ -43,6 +44,9 @@ const RETRY_PAUSE: Duration = Duration::from_millis(5);
 
 /// The longest time that a histogram tells apart; in microseconds.
 const COMMAND_US_MAX: u64 = 600_000_000;
+
+/// After an attempt of the controller's own that failed.
+const QUIET_TIME: Duration = Duration::from_millis(100);
 
 type Answer = OneshotReceiverOf<Types, ClientWriteResult<Types>>;
 
@@ -98,6 +102,8 @@ pub struct Driver<F: Files> {
     pub on_failure: Rc<dyn Fn(&str)>,
     /// Of a node among others.
     pub cluster: Option<ClusterLeader>,
+    /// The controller asks nothing of itself before that.
+    pub quiet_until: Monotonic,
 }
 
 /// What a leader needs to know in a cluster.
@@ -108,6 +114,10 @@ pub struct ClusterLeader {
     pub hand_over_wait: Duration,
     /// Proposed, and neither committed nor lost.
     pub undecided: Option<Undecided>,
+    /// A leader that has not heard of a quorum for so long keeps nobody alive.
+    pub lease: Duration,
+    /// Of the leadership for which the controller knows its brokers' sessions.
+    pub active_term: Option<u64>,
 }
 
 /// A proposal whose fate is to come.
@@ -157,7 +167,15 @@ impl<F: Files> Driver<F> {
 
     pub async fn run(mut self, mut waiting: mpsc::Receiver<Message>) {
         let mut stopped = Vec::new();
-        while let Some(message) = waiting.recv().await {
+        loop {
+            let message = match self.next_turn(&mut waiting).await {
+                Turn::Message(message) => message,
+                Turn::Due(due) => {
+                    self.run_due(due).await;
+                    continue;
+                }
+                Turn::Closed => break,
+            };
             match message {
                 Message::Run(queued) => {
                     let kind = queued.command.kind();
@@ -168,7 +186,10 @@ impl<F: Files> Driver<F> {
                     // Whoever asked may be gone; the change stands all the same.
                     let _ = queued.reply.send(result);
                 }
-                Message::Lead => self.begin_cluster().await,
+                Message::Lead => {
+                    self.activate(Leadership::of(&self.metrics));
+                    self.begin_cluster().await;
+                }
                 Message::Stop(done) => {
                     stopped.push(done);
                     waiting.close();
@@ -187,6 +208,66 @@ impl<F: Files> Driver<F> {
         }
     }
 
+    /// What comes first: what the controller asks of itself, then the queue.
+    async fn next_turn(&self, waiting: &mut mpsc::Receiver<Message>) -> Turn {
+        let of = |message: Option<Message>| message.map_or(Turn::Closed, Turn::Message);
+        let Some(due) = self.next_due() else { return of(waiting.recv().await) };
+        let now = clock::monotonic();
+        if due <= now {
+            return Turn::Due(due);
+        }
+        match select(pin!(waiting.recv()), pin!(runtime::sleep(due.since(now)))).await {
+            Either::Left((message, _)) => of(message),
+            Either::Right(_) => Turn::Due(due),
+        }
+    }
+
+    fn next_due(&self) -> Option<Monotonic> {
+        let active = self.cluster.as_ref()?.active_term?;
+        let leadership = Leadership::of(&self.metrics);
+        if !leadership.is_own || leadership.term != active {
+            return None;
+        }
+        let due = self.controller.next_due(self.applied.borrow().state.image())?;
+        Some(due.max(self.quiet_until))
+    }
+
+    async fn run_due(&mut self, due: Monotonic) {
+        let now = clock::monotonic();
+        self.controller.sessions().borrow_mut().forgive(due, now);
+        let command = self.controller.due(self.applied.borrow().state.image(), now);
+        let Some(command) = command else { return };
+        let kind = command.kind();
+        tracing::warn!(?command, "a broker's session is over");
+        let result = match self.has_quorum() {
+            true => self.run_command(command).await,
+            false => Err(no_quorum()),
+        };
+        let ended = clock::monotonic();
+        self.times.borrow_mut().record(kind, now.since(due), ended.since(now));
+        if let Err(refusal) = result {
+            tracing::warn!("the controller's own command failed: {refusal}");
+            self.quiet_until = ended.plus(QUIET_TIME);
+        }
+    }
+
+    /// The sessions of brokers begin anew with each leadership of this node.
+    fn activate(&mut self, leadership: Leadership) {
+        let Some(cluster) = &mut self.cluster else { return };
+        if leadership.is_own && cluster.active_term != Some(leadership.term) {
+            cluster.active_term = Some(leadership.term);
+            let applied = self.applied.borrow();
+            self.controller.sessions().borrow_mut().begin(applied.state.image(), clock::monotonic());
+        }
+    }
+
+    /// Whether a quorum has answered this leader a moment ago: another may lead else.
+    fn has_quorum(&self) -> bool {
+        let Some(cluster) = &self.cluster else { return true };
+        let acked = self.metrics.borrow_watched().last_quorum_acked;
+        acked.is_some_and(|acked| acked.elapsed() < cluster.lease)
+    }
+
     async fn run_command(&mut self, command: Command) -> Result<Response, Refusal> {
         self.await_undecided().await?;
         for _ in 0..RETRIES_MAX {
@@ -195,10 +276,15 @@ impl<F: Files> Driver<F> {
             if self.cluster.is_some() && !leadership.is_own {
                 return Err(not_controller(leadership));
             }
+            self.activate(leadership);
             let image = self.applied.borrow().state.image().clone();
-            let outcome = self.controller.handle(&image, command.clone())?;
+            let outcome = self.controller.handle(&image, command.clone(), clock::monotonic())?;
             if outcome.records.is_empty() {
-                return Ok(outcome.response);
+                // It is answered out of memory alone: who is cut off from the others keeps nobody alive.
+                return match command.kind() == CommandKind::Heartbeat && !self.has_quorum() {
+                    true => Err(no_quorum()),
+                    false => Ok(outcome.response),
+                };
             }
             let bytes = outcome.bytes as u64;
             match self.log.reserve(bytes, command.kind().is_urgent()).await {
@@ -322,7 +408,11 @@ impl<F: Files> Driver<F> {
         voters.max_by_key(matched)
     }
 
+    /// A node alone counts here what it appends; in a cluster every node counts what comes.
     async fn note_bytes(&mut self, bytes: u64) {
+        if self.cluster.is_some() {
+            return;
+        }
         self.bytes_since_snapshot += bytes;
         if self.bytes_since_snapshot >= self.snapshot_bytes {
             self.bytes_since_snapshot = 0;
@@ -360,11 +450,22 @@ fn not_controller(leadership: Leadership) -> Refusal {
     Refusal::new(ErrorCode::NotController, text)
 }
 
+fn no_quorum() -> Refusal {
+    Refusal::new(ErrorCode::NotController, "This controller does not hear of the others.")
+}
+
 fn undecided() -> Refusal {
     Refusal::new(
         ErrorCode::RequestTimedOut,
         "Whether the change is made is not known: the quorum does not answer.",
     )
+}
+
+enum Turn {
+    Message(Message),
+    /// The controller has something to do by itself, since this time.
+    Due(Monotonic),
+    Closed,
 }
 
 enum Proposed {

@@ -98,6 +98,10 @@ fn check(image: &Image, promised: &mut Promised) -> Result<(), String> {
     Ok(())
 }
 
+async fn producer_id(quorum: &Quorum) -> Result<ProducerId, Refusal> {
+    quorum.allocate_producer_id(async |command| quorum.submit(command).await).await
+}
+
 async fn work(quorum: &Quorum, promised: &mut Promised, random: &mut Random) {
     let request = RegisterBroker {
         id: NODE,
@@ -107,6 +111,7 @@ async fn work(quorum: &Quorum, promised: &mut Promised, random: &mut Random) {
         rack: None,
         log_dirs: Vec::new(),
         fenced: false,
+        previous_epoch: None,
     };
     if quorum.submit(Command::RegisterBroker(request)).await.is_err() {
         return;
@@ -114,7 +119,7 @@ async fn work(quorum: &Quorum, promised: &mut Promised, random: &mut Random) {
     for _ in 0..25 {
         let name = format!("t{}", random.below(12));
         match random.below(4) {
-            0 => match quorum.allocate_producer_id().await {
+            0 => match producer_id(quorum).await {
                 Ok(id) => {
                     assert!(id.0 > promised.last_producer_id, "producer id {id} came again");
                     promised.last_producer_id = id.0;

@@ -11,6 +11,7 @@ use openraft::{ChangeMembers, RaftMetrics, ServerState};
 use tokio::sync::mpsc;
 
 use super::commands::Message;
+use super::log_store::LogStore;
 use super::machine::Machine;
 use super::quorum::OpenError;
 use super::types::{Member, Seat, Types};
@@ -21,6 +22,9 @@ use crate::peer::{Links, Roster};
 
 /// How often a leader looks whether it has met a node whose directory is not in the log yet.
 const PIN_EVERY: Duration = Duration::from_millis(200);
+
+/// Entries behind a snapshot that are kept for followers that are a little behind: at most so many bytes.
+const KEPT_BYTES_MAX: usize = 16 << 20;
 
 pub type Raft<F> = openraft::Raft<Types, Machine<F>>;
 pub type Metrics = WatchReceiverOf<Types, RaftMetrics<Types>>;
@@ -154,6 +158,41 @@ pub fn start_pinning<F: Files>(raft: Raft<F>, links: Rc<Links>) {
             if let Err(error) = raft.change_membership(ChangeMembers::SetNodes(seats.collect()), false).await
             {
                 tracing::debug!("directories are not pinned yet: {error}");
+            }
+        }
+    })
+    .detach();
+}
+
+/// Keeps the log small on every node of a cluster: a snapshot after so many bytes of entries, whoever appended them, and
+/// behind a snapshot no more of them than [`KEPT_BYTES_MAX`], which stay in memory, too.
+pub fn start_trimming<F: Files>(raft: Raft<F>, log: LogStore, snapshot_bytes: u64) {
+    runtime::spawn(Queue::Control, "trim metadata log", async move {
+        let mut metrics = raft.metrics();
+        let (mut counted, mut known) = (log.appended(), None);
+        while metrics.changed().await.is_ok() {
+            let (snapshot, has_failed) = {
+                let metrics = metrics.borrow_watched();
+                (metrics.snapshot, metrics.running_state.is_err())
+            };
+            if has_failed {
+                return;
+            }
+            if log.appended() - counted >= snapshot_bytes {
+                counted = log.appended();
+                if let Err(error) = raft.trigger().snapshot().await {
+                    tracing::warn!("metadata snapshot: {error}");
+                }
+            }
+            if snapshot == known {
+                continue;
+            }
+            known = snapshot;
+            let surplus = snapshot.and_then(|snapshot| log.surplus(snapshot.index, KEPT_BYTES_MAX));
+            if let Some(upto) = surplus
+                && let Err(error) = raft.trigger().purge_log(upto).await
+            {
+                tracing::warn!("metadata log: {error}");
             }
         }
     })

@@ -43,6 +43,10 @@ struct Cache {
     vote: Option<Vote>,
     /// Bytes that can be appended without asking the disk for room.
     room: u64,
+    /// What each of `entries` takes on disk; 0 for those that were there when the log was opened.
+    sizes: VecDeque<usize>,
+    /// Bytes since the log was opened.
+    appended: u64,
 }
 
 enum Job {
@@ -63,7 +67,9 @@ impl LogStore {
         vote: Option<Vote>,
     ) -> (LogStore, Task<()>) {
         let (jobs, waiting) = mpsc::channel(JOBS_WAITING_MAX);
-        let cache = Cache { entries: loaded.entries.into(), purged: loaded.purged, vote, room: 0 };
+        let sizes = loaded.entries.iter().map(|_| 0).collect();
+        let (entries, purged) = (loaded.entries.into(), loaded.purged);
+        let cache = Cache { entries, purged, vote, room: 0, sizes, appended: 0 };
         let writer =
             Writer { threads, log: Arc::new(Mutex::new(log)), vote: Arc::new(Mutex::new(vote_file)) };
         let task = runtime::spawn(Queue::Control, "raft-log", writer.run(waiting));
@@ -87,6 +93,27 @@ impl LogStore {
         let room = result.await.unwrap_or_else(|_| Err(stopped()))?;
         self.cache.borrow_mut().room = room.unwrap_or(0);
         Ok(room.is_some())
+    }
+
+    /// Bytes of entries since the log was opened.
+    pub fn appended(&self) -> u64 {
+        self.cache.borrow().appended
+    }
+
+    /// The last of the entries up to `index` that must go so that the others up to there take at most `bytes_max`.
+    pub fn surplus(&self, index: u64, bytes_max: usize) -> Option<u64> {
+        let cache = self.cache.borrow();
+        let end = cache.position(index + 1);
+        let mut kept: usize = cache.sizes.range(..end).sum();
+        let mut last = None;
+        for (entry, size) in cache.entries.iter().zip(&cache.sizes).take(end) {
+            if kept <= bytes_max {
+                break;
+            }
+            kept -= size;
+            last = Some(entry.log_id.index);
+        }
+        last
     }
 
     async fn do_job(&self, job: impl FnOnce(oneshot::Sender<io::Result<()>>) -> Job) -> io::Result<()> {
@@ -162,7 +189,9 @@ impl RaftLogStorage<Types> for LogStore {
             let start = cache.entries.len();
             cache.entries.extend(entries);
             let frames: Vec<Vec<u8>> = cache.entries.range(start..).map(log_files::frame).collect();
+            cache.sizes.extend(frames.iter().map(Vec::len));
             let bytes: usize = frames.iter().map(Vec::len).sum();
+            cache.appended += bytes as u64;
             cache.room = cache.room.saturating_sub(bytes as u64);
             let Some(first) = cache.entries.get(start).map(|entry| entry.log_id.index) else {
                 flushed.io_completed(Ok(()));
@@ -179,6 +208,7 @@ impl RaftLogStorage<Types> for LogStore {
             let mut cache = self.cache.borrow_mut();
             let kept = cache.position(index);
             cache.entries.truncate(kept);
+            cache.sizes.truncate(kept);
             cache.room = 0;
         }
         self.do_job(|done| Job::Truncate { index, done }).await
@@ -189,6 +219,7 @@ impl RaftLogStorage<Types> for LogStore {
             let mut cache = self.cache.borrow_mut();
             let gone = cache.position(upto.index + 1);
             cache.entries.drain(..gone);
+            cache.sizes.drain(..gone);
             cache.purged = cache.purged.max(Some(upto));
         }
         self.do_job(|done| Job::Purge { upto, done }).await

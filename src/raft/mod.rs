@@ -26,5 +26,5 @@ mod wire;
 pub use commands::CommandTimes;
 pub use leadership::Leadership;
 pub use log_files::LogError;
-pub use quorum::{Begin, Images, OpenError, Quorum, Settings, Timing};
+pub use quorum::{Begin, Images, Leaderships, OpenError, Quorum, Settings, Timing};
 pub use snapshots::SnapshotError;

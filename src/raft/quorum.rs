@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use openraft::SnapshotPolicy;
+use openraft::async_runtime::WatchReceiver as _;
 use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use uuid::Uuid;
 
@@ -25,7 +26,7 @@ use super::serve::{RaftCalls, Serve};
 use super::snapshots::{SnapshotError, Snapshots};
 use super::types::{Member, Seat};
 use super::vote_file::VoteFile;
-use crate::base::clock;
+use crate::base::clock::{self, Monotonic};
 use crate::base::random::Random;
 use crate::base::{BrokerId, PROCESS, ProducerId, fatal};
 use crate::io::Files;
@@ -33,6 +34,7 @@ use crate::io::runtime::{self, Queue};
 use crate::io::threads::FileThreads;
 use crate::metadata::{
     Command, ConfigRules, Controller, ControllerSettings, IdSource, Image, Record, Refusal, Response,
+    Sessions,
 };
 use crate::peer::{Links, PeerError, Request};
 use crate::wire::ErrorCode;
@@ -160,6 +162,12 @@ pub enum OpenError {
          vote as the one that it was"
     )]
     Directory { pinned: Uuid, found: Uuid },
+    #[error(
+        "{} says that this node has voted, and its metadata log is empty: somebody has emptied it. A voter that forgets its \
+         votes must not vote as the one that it was",
+        .0.display()
+    )]
+    Emptied(PathBuf),
     #[error("node id {0} is negative")]
     NodeId(BrokerId),
     #[error("the metadata log does not start: {0}")]
@@ -180,6 +188,8 @@ pub struct Quorum {
     producer_id_waits: Cell<usize>,
     metrics: Metrics,
     calls: Rc<dyn Serve>,
+    /// Of the controller, while this node leads.
+    sessions: Rc<RefCell<Sessions>>,
 }
 
 /// A place among those who wait for a producer id.
@@ -215,12 +225,17 @@ impl Quorum {
     ) -> Result<Rc<Quorum>, OpenError> {
         let seat = Seat::first_of(settings.node).ok_or(OpenError::NodeId(settings.node))?;
         let dir = settings.dir.clone();
+        let (kept, file_threads) = (files.clone(), threads.clone());
         let read = move || load(files, dir);
         let stored = threads.run("raft-open", read).await?;
         let found = stored.applied.state.image().cluster_id();
         if settings.peers.is_some() && !found.is_empty() && found != settings.cluster_id {
             let (found, expected) = (found.to_owned(), settings.cluster_id);
             return Err(OpenError::OtherCluster { path: settings.dir, found, expected });
+        }
+        let identity = identity_path(&settings.dir);
+        if settings.peers.is_some() && stored.is_new && stored.has_identity {
+            return Err(OpenError::Emptied(identity));
         }
         let applied = Rc::new(RefCell::new(stored.applied));
         let (images_sender, images) = watch::channel(Arc::new(applied.borrow().state.image().clone()));
@@ -250,7 +265,17 @@ impl Quorum {
                 let on_failure = settings.on_failure.clone();
                 leadership::start_watching(metrics.clone(), messages.clone(), on_failure);
                 leadership::form(&raft, links).await?;
+                // The log has an entry: an empty one beside this file has lost it.
+                let text = format!("seat={seat}\ndirectory.id={}\n", links.identity().directory);
+                let write = move || {
+                    kept.write_atomically(&identity, text.as_bytes())
+                        .map_err(|error| OpenError::Io { path: identity, error })
+                };
+                if !stored.has_identity {
+                    file_threads.run("raft-open", write).await?;
+                }
                 leadership::start_pinning(raft.clone(), links.clone());
+                leadership::start_trimming(raft.clone(), log.clone(), settings.snapshot_bytes);
             }
         }
         let calls: Rc<dyn Serve> = Rc::new(RaftCalls::new(raft.clone()));
@@ -260,10 +285,14 @@ impl Quorum {
             commit_wait: COMMIT_WAIT_MIN.max(settings.timing.election_max.saturating_mul(4)),
             hand_over_wait: settings.timing.election_max,
             undecided: None,
+            lease: settings.timing.election_max.saturating_mul(2),
+            active_term: None,
         });
         let is_alone = cluster.is_none();
+        let controller = Controller::new(settings.controller, rules, settings.ids, settings.random);
+        let sessions = controller.sessions();
         let mut driver = Driver {
-            controller: Controller::new(settings.controller, rules, settings.ids, settings.random),
+            controller,
             raft,
             metrics: metrics.clone(),
             log,
@@ -274,6 +303,7 @@ impl Quorum {
             bytes_since_snapshot: 0,
             on_failure: settings.on_failure,
             cluster,
+            quiet_until: Monotonic::ZERO,
         };
         if is_alone {
             driver.check_cluster(&settings.cluster_id, settings.dir, settings.begin).await?;
@@ -289,6 +319,7 @@ impl Quorum {
             producer_id_waits,
             metrics,
             calls,
+            sessions,
         }))
     }
 
@@ -297,18 +328,33 @@ impl Quorum {
         Leadership::of(&self.metrics)
     }
 
-    /// Answers another controller.
-    pub async fn serve(&self, request: &Request) -> Result<Vec<u8>, PeerError> {
-        self.calls.serve(request).await
+    /// Answers another controller, node `from`.
+    pub async fn serve(&self, from: BrokerId, request: &Request) -> Result<Vec<u8>, PeerError> {
+        self.calls.serve(from, request).await
     }
 
     /// Runs a command after those that wait. When it returns `Ok` the change is on the disk and in
     /// [`Quorum::image`].
     pub async fn submit(&self, command: Command) -> Result<Response, Refusal> {
         let (reply, answer) = oneshot::channel();
-        let queued = Queued { command, at: clock::monotonic(), reply };
+        let at = clock::monotonic();
+        if let Command::Heartbeat(beat) = &command {
+            // Now, not when its turn comes: a queue that is long fences nobody.
+            self.sessions.borrow_mut().touch(beat.id, beat.epoch, at);
+        }
+        let queued = Queued { command, at, reply };
         self.messages.send(Message::Run(queued)).await.map_err(|_| stopping())?;
         answer.await.unwrap_or_else(|_| Err(stopping()))
+    }
+
+    /// Whether it takes no commands any more.
+    pub fn is_closed(&self) -> bool {
+        self.messages.is_closed()
+    }
+
+    /// Tells of each change of who leads.
+    pub fn watch_leadership(&self) -> Leaderships {
+        Leaderships(self.metrics.clone())
     }
 
     /// The state as of the last applied command.
@@ -321,9 +367,13 @@ impl Quorum {
         Images(self.images.clone())
     }
 
-    /// An id that no producer has or ever had. The registered broker takes them in durable blocks. When too many wait
-    /// for one, the answer is COORDINATOR_LOAD_IN_PROGRESS, which is Kafka's to all of them.
-    pub async fn allocate_producer_id(&self) -> Result<ProducerId, Refusal> {
+    /// An id that no producer has or ever had. The registered broker takes them in durable blocks, which the controller
+    /// gives to whatever is submitted with `submit`. When too many wait for one, the answer is
+    /// COORDINATOR_LOAD_IN_PROGRESS, which is Kafka's to all of them.
+    pub async fn allocate_producer_id(
+        &self,
+        submit: impl AsyncFnOnce(Command) -> Result<Response, Refusal>,
+    ) -> Result<ProducerId, Refusal> {
         let Some(_wait) = Wait::begin(&self.producer_id_waits) else {
             let text = "Too many producers wait for an id.";
             return Err(Refusal::new(ErrorCode::CoordinatorLoadInProgress, text));
@@ -337,7 +387,7 @@ impl Quorum {
             return Err(Refusal::new(ErrorCode::CoordinatorLoadInProgress, text));
         };
         let command = Command::AllocateProducerIds { broker: self.node, epoch };
-        ids.refill(self.submit(command).await?.producer_ids());
+        ids.refill(submit(command).await?.producer_ids());
         ids.take().ok_or_else(|| Refusal::new(ErrorCode::UnknownServerError, "The block of ids was empty."))
     }
 
@@ -373,6 +423,17 @@ impl Images {
     }
 }
 
+/// A subscription to who leads.
+pub struct Leaderships(Metrics);
+
+impl Leaderships {
+    /// Waits for the next change of anything about it; `None` when the quorum was shut down.
+    pub async fn changed(&mut self) -> Option<Leadership> {
+        self.0.changed().await.ok()?;
+        Some(Leadership::of(&self.0))
+    }
+}
+
 /// What was found on the disk.
 struct Stored<F: Files> {
     log: LogFiles<F>,
@@ -381,6 +442,14 @@ struct Stored<F: Files> {
     vote: Option<super::types::Vote>,
     snapshots: Snapshots<F>,
     applied: Applied,
+    /// Nothing was ever written.
+    is_new: bool,
+    has_identity: bool,
+}
+
+/// Beside the log's directory, so that it stays when that is emptied.
+fn identity_path(dir: &Path) -> PathBuf {
+    dir.with_extension("identity")
 }
 
 // `Applied` holds an `Rc`-free state: it may come back from a file thread.
@@ -389,6 +458,7 @@ fn load<F: Files>(files: F, dir: PathBuf) -> Result<Stored<F>, OpenError> {
     make_dir(&files, &dir).map_err(io_error)?;
     // Names that an earlier process could not make durable.
     files.sync_dir(&dir).map_err(io_error)?;
+    let has_identity = files.exists(&identity_path(&dir)).map_err(io_error)?;
     let snapshots = Snapshots::new(files.clone(), &dir);
     snapshots.clean_up()?;
     let newest = snapshots.newest()?;
@@ -402,7 +472,8 @@ fn load<F: Files>(files: F, dir: PathBuf) -> Result<Stored<F>, OpenError> {
     if let Some(purged) = loaded.purged.map(|log_id| log_id.index).filter(|purged| Some(*purged) > snapshot) {
         return Err(OpenError::Gap { path: dir, log: purged, snapshot });
     }
-    Ok(Stored { log, loaded, vote_file, vote, snapshots, applied })
+    let is_new = vote.is_none() && newest.is_none() && loaded.entries.is_empty() && loaded.purged.is_none();
+    Ok(Stored { log, loaded, vote_file, vote, snapshots, applied, is_new, has_identity })
 }
 
 /// Makes `dir` and what is missing above it, durably. The name of `dir` itself may have been left unsynced by

@@ -30,8 +30,13 @@ async fn register(quorum: &Quorum) -> BrokerEpoch {
         rack: None,
         log_dirs: Vec::new(),
         fenced: false,
+        previous_epoch: None,
     };
     quorum.submit(Command::RegisterBroker(request)).await.unwrap().broker_epoch()
+}
+
+async fn producer_id(quorum: &Quorum) -> Result<ProducerId, Refusal> {
+    quorum.allocate_producer_id(async |command| quorum.submit(command).await).await
 }
 
 fn create(name: &str) -> Command {
@@ -123,11 +128,11 @@ fn producer_ids_never_repeat_over_restarts() {
         let mut last = -1;
         for _ in 0..3 {
             let quorum = open(dir.path(), &threads).await;
-            let early = quorum.allocate_producer_id().await;
+            let early = producer_id(&quorum).await;
             assert!(early.is_err() || last >= 0);
             register(&quorum).await;
             for _ in 0..2500 {
-                let id = quorum.allocate_producer_id().await.unwrap().0;
+                let id = producer_id(&quorum).await.unwrap().0;
                 assert!(id > last);
                 last = id;
             }
@@ -143,13 +148,13 @@ fn producers_that_wait_for_an_id_are_bounded() {
         let quorum = open(dir.path(), &threads).await;
         register(&quorum).await;
         // All of them ask before the first block can come.
-        let answers = join_all((0..PRODUCER_ID_WAITS_MAX + 2).map(|_| quorum.allocate_producer_id())).await;
+        let answers = join_all((0..PRODUCER_ID_WAITS_MAX + 2).map(|_| producer_id(&quorum))).await;
         let given: BTreeSet<_> = answers.iter().flatten().copied().collect();
         assert_eq!(given.len(), PRODUCER_ID_WAITS_MAX);
         let refused: Vec<_> = answers.iter().filter_map(|answer| answer.as_ref().err()).collect();
         assert!(refused.iter().all(|refusal| refusal.code == ErrorCode::CoordinatorLoadInProgress));
         assert_eq!(refused.len(), 2);
-        assert!(quorum.allocate_producer_id().await.is_ok(), "there is room again");
+        assert!(producer_id(&quorum).await.is_ok(), "there is room again");
         quorum.shutdown().await;
     });
 }

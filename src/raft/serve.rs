@@ -7,16 +7,17 @@ use openraft::async_runtime::WatchReceiver as _;
 use openraft::storage::Snapshot;
 
 use super::machine::{Machine, SnapshotBytes};
-use super::types::{self, SnapshotMeta, Types, Vote};
+use super::types::{self, Seat, SnapshotMeta, Types, Vote};
 use super::wire::{self, ChunkAnswer};
+use crate::base::BrokerId;
 use crate::io::Files;
 use crate::metadata::DecodeError;
 use crate::peer::{PeerError, PeerKey, Request};
 
 /// Answers other controllers, whatever files this one has.
 pub trait Serve {
-    /// The body of the answer.
-    fn serve<'a>(&'a self, request: &'a Request) -> Serving<'a>;
+    /// The body of the answer to what node `from` asks.
+    fn serve<'a>(&'a self, from: BrokerId, request: &'a Request) -> Serving<'a>;
 }
 
 pub type Serving<'a> = Pin<Box<dyn Future<Output = Result<Vec<u8>, PeerError>> + 'a>>;
@@ -42,41 +43,48 @@ impl<F: Files> RaftCalls<F> {
         Self { raft, incoming: RefCell::default() }
     }
 
-    async fn answer(&self, request: &Request) -> Result<Vec<u8>, PeerError> {
+    async fn answer(&self, from: BrokerId, request: &Request) -> Result<Vec<u8>, PeerError> {
         let body = &request.body[..];
         match request.key {
             PeerKey::RaftAppend => {
                 let request = wire::read_append_request(body).map_err(unreadable)?;
+                check_seat(from, &request.vote)?;
                 let response = self.raft.append_entries(request).await.map_err(|_| PeerError::Closed)?;
                 Ok(wire::append_answer(&response))
             }
             PeerKey::RaftVote => {
                 let request = wire::read_vote_request(body).map_err(unreadable)?;
+                check_seat(from, &request.vote)?;
                 let response = self.raft.vote(request).await.map_err(|_| PeerError::Closed)?;
                 Ok(wire::vote_answer(&response))
             }
             PeerKey::RaftPreVote => {
                 let request = wire::read_vote_request(body).map_err(unreadable)?;
+                check_seat(from, &request.vote)?;
                 let response = self.raft.pre_vote(request).await.map_err(|_| PeerError::Closed)?;
                 Ok(wire::vote_answer(&response))
             }
             PeerKey::RaftTransfer => {
                 let request = wire::read_transfer_request(body).map_err(unreadable)?;
+                check_seat(from, request.from_leader())?;
                 let taken = self.raft.handle_transfer_leader(request).await.map_err(|_| PeerError::Closed)?;
                 if let Err(error) = taken {
                     tracing::info!("the leadership is not taken over: {error}");
                 }
                 Ok(Vec::new())
             }
-            PeerKey::RaftSnapshot => self.take_chunk(body).await,
-            PeerKey::Hello | PeerKey::Proof | PeerKey::BrokerRegistration => {
-                Err(PeerError::Malformed("a request that is not for the metadata log"))
-            }
+            PeerKey::RaftSnapshot => self.take_chunk(from, body).await,
+            PeerKey::Hello
+            | PeerKey::Proof
+            | PeerKey::BrokerRegistration
+            | PeerKey::BrokerHeartbeat
+            | PeerKey::Command => Err(PeerError::Malformed("a request that is not for the metadata log")),
         }
     }
 
-    async fn take_chunk(&self, body: &[u8]) -> Result<Vec<u8>, PeerError> {
+    async fn take_chunk(&self, from: BrokerId, body: &[u8]) -> Result<Vec<u8>, PeerError> {
         let chunk = wire::read_chunk(body).map_err(unreadable)?;
+        check_seat(from, &chunk.vote)?;
         let own = self.raft.metrics().borrow_watched().vote;
         if !types::yields_to(&own, &chunk.vote) {
             return Ok(wire::chunk_answer(&ChunkAnswer { vote: own, next: 0, is_installed: false }));
@@ -119,12 +127,35 @@ impl<F: Files> RaftCalls<F> {
 }
 
 impl<F: Files> Serve for RaftCalls<F> {
-    fn serve<'a>(&'a self, request: &'a Request) -> Serving<'a> {
-        Box::pin(self.answer(request))
+    fn serve<'a>(&'a self, from: BrokerId, request: &'a Request) -> Serving<'a> {
+        Box::pin(self.answer(from, request))
+    }
+}
+
+/// A node speaks with its own vote only: the peer has proved which node it is, so a mistake or a lie of one of them makes
+/// nobody else a leader. So far every seat is a first voter's.
+fn check_seat(from: BrokerId, vote: &Vote) -> Result<(), PeerError> {
+    match Seat::first_of(from) == Some(vote.leader_id.voted_for) {
+        true => Ok(()),
+        false => Err(PeerError::Malformed("a vote of another node")),
     }
 }
 
 fn unreadable(error: DecodeError) -> PeerError {
     tracing::warn!("a controller's request does not decode: {error}");
     PeerError::Malformed("a body that does not decode")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::types::LeaderId;
+    use super::*;
+
+    #[test]
+    fn nobody_speaks_with_anothers_vote() {
+        let vote = Vote { leader_id: LeaderId { term: 3, voted_for: Seat(2) }, committed: true };
+        assert!(check_seat(BrokerId(2), &vote).is_ok());
+        assert!(check_seat(BrokerId(1), &vote).is_err());
+        assert!(check_seat(BrokerId(-2), &vote).is_err());
+    }
 }

@@ -15,9 +15,11 @@ use super::StartError;
 use super::cluster::{Cluster, Prepared};
 use super::control::Services;
 use super::directories::{self, Opened};
+use super::heartbeats::Heartbeats;
 use super::import;
 use super::plan::{Plan, raise_open_files};
 use super::publish::Publisher;
+use super::road::Road;
 use super::strays;
 use crate::admin::{self, Admin, ControlSources, Desk, Line, Phase};
 use crate::api::{configs, group_driver, share_driver, txn_driver};
@@ -28,7 +30,7 @@ use crate::io::net::Listener;
 use crate::io::os::OsFiles;
 use crate::io::runtime::{Mailbox, Queue, Sender, ShardBuilder, mailbox, sleep, spawn};
 use crate::io::signal;
-use crate::metadata::{self, Command, ControllerSettings, Image, RegisterBroker};
+use crate::metadata::{self, ClusterSettings, Command, ControllerSettings, Image, RegisterBroker, Stamp};
 use crate::net::{Accepted, Connections, Gate, Listening, listen};
 use crate::raft::{self, Quorum};
 use crate::replica::Fetchers;
@@ -93,6 +95,7 @@ pub(super) fn run(config: BrokerConfig) -> Result<(), StartError> {
         config: Arc::new(config),
         directories: opened.directories.clone(),
         greetings,
+        controller: Arc::default(),
     };
     let (senders, mailboxes): (Vec<Sender<Accepted>>, Vec<Mailbox<Accepted>>) =
         (0..shards).map(|_| mailbox()).unzip();
@@ -300,8 +303,11 @@ impl Leader {
             None => None,
         };
         let quorum = self.open_quorum(&config, cluster.as_ref()).await?;
+        let mut road = None;
         if let Some(cluster) = &mut cluster {
-            cluster.serve(&quorum)?;
+            cluster.serve(&shard, &quorum)?;
+            Cluster::follow_leadership(&quorum, self.settings.controller.clone());
+            road = Some(cluster.road(&shard, &quorum));
         }
         let gate = self.gate.clone();
         let groups = group_driver::Driver::start(&shard);
@@ -318,6 +324,7 @@ impl Leader {
         let services = Services {
             shard: shard.clone(),
             quorum: quorum.clone(),
+            road: road.clone(),
             publisher: publisher.clone(),
             groups: groups.clone(),
             transactions: transactions.clone(),
@@ -325,7 +332,8 @@ impl Leader {
         };
         shard.set_control(Rc::new(services));
 
-        let registering = self.register(&config, &quorum, cluster.as_ref());
+        let registration = self.registration(&config, cluster.as_ref());
+        let registering = self.register(&quorum, &registration, cluster.as_ref().zip(road.as_deref()));
         let epoch = match cluster.is_some() {
             false => registering.await?,
             // The others may be long in coming.
@@ -338,14 +346,20 @@ impl Leader {
                 }
             },
         };
-        if cluster.is_some() {
-            Cluster::follow_images(&quorum, publisher.clone());
+        let mut heartbeats = None;
+        if let (Some(cluster), Some(road)) = (&cluster, road) {
+            let started = Heartbeats::start(road, publisher.clone(), registration, epoch, &cluster.config);
+            Cluster::follow_images(&quorum, publisher.clone(), started.clone());
+            heartbeats = Some(started);
         }
         if let Some(signal) = self.open_logs(&publisher, &quorum, &mut stops).await {
             tracing::info!(signal, "stopping before the logs are open");
             transactions.stop();
             shares.stop();
             groups.stop();
+            if let Some(heartbeats) = heartbeats {
+                heartbeats.end();
+            }
             self.stop(&shard, &connections, (&quorum, cluster), Vec::new(), epoch).await;
             tracing::info!("stopped");
             return Ok(());
@@ -360,15 +374,30 @@ impl Leader {
         start_checkpoints(&shard);
         start_cleaner(&shard);
         strays::start_removal(&shard);
-        self.admin.set_phase(Phase::Serving);
-        announce(&config, &listening, self.shards, &self.admin);
-        tell_features(&quorum.image());
+        // A broker among others leads, and is shown to clients, from here on.
+        let is_in_service = match &heartbeats {
+            None => true,
+            Some(heartbeats) => {
+                let coming = heartbeats.come_into_service();
+                matches!(select(pin!(coming), stops.next()).await, Either::Left(_))
+            }
+        };
+        if is_in_service {
+            self.admin.set_phase(Phase::Serving);
+            announce(&config, &listening, self.shards, &self.admin);
+            tell_features(&quorum.image());
 
-        // The thread that waits for signals has logged which one came.
-        if stops.next().await.is_none() {
-            tracing::error!("stopping: the thread that waits for signals has ended");
+            // The thread that waits for signals has logged which one came.
+            if stops.next().await.is_none() {
+                tracing::error!("stopping: the thread that waits for signals has ended");
+            }
         }
         self.admin.set_phase(Phase::Stopping);
+        let mut epoch = epoch;
+        if let (Some(heartbeats), Some(cluster)) = (heartbeats, &cluster) {
+            heartbeats.shut_down(cluster.config.failover).await;
+            epoch = heartbeats.epoch();
+        }
         transactions.stop();
         shares.stop();
         groups.stop();
@@ -389,6 +418,14 @@ impl Leader {
                 default_partitions: config.num_partitions,
                 default_replication_factor: config.default_replication_factor,
                 delete_topic_enable: config.delete_topics,
+                cluster: config.cluster.as_ref().map(|cluster| ClusterSettings {
+                    session_timeout: cluster.session_timeout,
+                    stamp: Stamp {
+                        elr: true,
+                        min_isr: config.log.min_insync_replicas,
+                        unclean_election: config.log.unclean_leader_election_enable,
+                    },
+                }),
             };
             settings
         };
@@ -401,7 +438,7 @@ impl Leader {
             // There is no Kafka node's metadata: it was looked for.
             Some(cluster) => {
                 settings_of_own.peers = Some(cluster.links());
-                settings_of_own.timing = raft::Timing::of(cluster.failover);
+                settings_of_own.timing = raft::Timing::of(cluster.config.failover);
             }
             None => {
                 settings_of_own.begin =
@@ -415,13 +452,8 @@ impl Leader {
             .map_err(|error| StartError::Metadata(error.to_string()))
     }
 
-    /// Tells the controller that this broker is here, by its endpoints as clients reach them.
-    async fn register(
-        &self,
-        config: &BrokerConfig,
-        quorum: &Quorum,
-        cluster: Option<&Cluster>,
-    ) -> Result<BrokerEpoch, StartError> {
+    /// What the controller is told of this broker, with its endpoints as clients reach them.
+    fn registration(&self, config: &BrokerConfig, cluster: Option<&Cluster>) -> RegisterBroker {
         let hostname = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let endpoints = self.bound.iter().filter_map(|bound| {
             let port = bound.listener.local_addr().port();
@@ -433,19 +465,29 @@ impl Leader {
                 security_protocol: bound.config.protocol.wire_id(),
             })
         });
-        let registration = RegisterBroker {
+        RegisterBroker {
             id: config.node_id,
             cluster_id: self.opened.cluster_id.clone(),
-            incarnation: uuid::Uuid::new_v4(),
+            incarnation: cluster
+                .map_or_else(uuid::Uuid::new_v4, |cluster| cluster.links().identity().incarnation),
             endpoints: endpoints.collect(),
             rack: config.rack.clone(),
             log_dirs: self.opened.directories.list.iter().map(|dir| dir.log_dir.id().0).collect(),
-            fenced: false,
-        };
-        if let Some(cluster) = cluster {
-            return cluster.register(quorum, registration).await;
+            fenced: cluster.is_some(),
+            previous_epoch: self.opened.previous_epoch,
         }
-        match quorum.submit(Command::RegisterBroker(registration)).await {
+    }
+
+    async fn register(
+        &self,
+        quorum: &Quorum,
+        registration: &RegisterBroker,
+        cluster: Option<(&Cluster, &Road)>,
+    ) -> Result<BrokerEpoch, StartError> {
+        if let Some((cluster, road)) = cluster {
+            return cluster.register(road, registration).await;
+        }
+        match quorum.submit(Command::RegisterBroker(registration.clone())).await {
             Ok(metadata::Response::BrokerRegistered { epoch }) => Ok(epoch),
             Ok(_) => fatal("a registration got another command's answer"),
             Err(refusal) => Err(StartError::Metadata(refusal.message)),
@@ -456,7 +498,7 @@ impl Leader {
     /// open: recovery is given up then.
     async fn open_logs(
         &self,
-        publisher: &Publisher,
+        publisher: &Rc<Publisher>,
         quorum: &Quorum,
         stops: &mut mpsc::UnboundedReceiver<&'static str>,
     ) -> Option<&'static str> {

@@ -1,7 +1,7 @@
 //! A node among others: its listener for controllers, its links, its part in the quorum, its registration.
 //!
-//! Unfinished, and reached through `kuring.cluster.unfinished` alone: the metadata is replicated, the partitions are
-//! not; brokers send no heartbeats; changes are taken by the controller's node only.
+//! Unfinished, and reached through `kuring.cluster.unfinished` alone: the metadata is replicated, brokers that are gone
+//! are fenced and others lead; the partitions are not replicated.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,9 +11,12 @@ use std::time::Duration;
 
 use super::StartError;
 use super::broker::bind_to;
+use super::control::submit_here;
+use super::heartbeats::Heartbeats;
 use super::import;
 use super::publish::Publisher;
-use crate::api::broker_registration;
+use super::road::Road;
+use crate::api::{broker_heartbeat, broker_registration};
 use crate::base::{BrokerEpoch, BrokerId, clock};
 use crate::config::{BrokerConfig, ClusterConfig, PeerSecurity};
 use crate::io::Files;
@@ -21,23 +24,19 @@ use crate::io::net::{Acceptor, Listener};
 use crate::io::os::OsFiles;
 use crate::io::runtime::{Queue, sleep, spawn};
 use crate::io::threads::FileThreads;
-use crate::metadata::{Command, Refusal, RegisterBroker, Response};
+use crate::metadata::{Command, Image, Refusal, RegisterBroker, Response, decode_command, encode_result};
 use crate::peer::{
-    self, Answering, Greetings, Identity, Lane, Links, PeerError, PeerKey, Request, Roster, Secret, Security,
+    self, Answering, Greetings, Identity, Links, PeerError, PeerKey, Request, Roster, Secret, Security,
     Server, Service,
 };
 use crate::raft::Quorum;
-use crate::shard::Directories;
+use crate::shard::{ControllerNote, Directories, Shard};
 use crate::wire::ErrorCode;
 
 /// A secret that others may read is none.
 const OTHERS_MODE: u32 = 0o077;
 const SECRET_BYTES_MAX: usize = 8 << 10;
 
-/// How long a start waits for a controller that takes its registration
-/// (Kafka's `initial.broker.registration.timeout.ms`).
-const REGISTRATION_TIME_MAX: Duration = Duration::from_secs(60);
-const REGISTRATION_CALL_MAX: Duration = Duration::from_secs(5);
 const REGISTRATION_PAUSE: Duration = Duration::from_millis(50);
 
 /// What can be wrong is looked at before anything runs.
@@ -54,7 +53,7 @@ pub(super) struct Cluster {
     security: Security,
     listener: Option<Listener>,
     serving: Option<(Acceptor, Rc<Server>)>,
-    pub(super) failover: Duration,
+    pub(super) config: ClusterConfig,
 }
 
 impl Prepared {
@@ -133,7 +132,7 @@ impl Prepared {
             security: self.security,
             listener: Some(self.listener),
             serving: None,
-            failover: self.config.failover,
+            config: self.config,
         })
     }
 }
@@ -153,11 +152,17 @@ impl Cluster {
         self.links.clone()
     }
 
+    pub(super) fn road(&self, shard: &Rc<Shard>, quorum: &Rc<Quorum>) -> Rc<Road> {
+        // Two that get lost, and the third one comes within the session.
+        let beat_time = self.config.session_timeout / 4;
+        Road::new(shard.clone(), quorum.clone(), self.links(), self.config.failover, beat_time)
+    }
+
     /// Lets the other controllers in: the quorum can form.
-    pub(super) fn serve(&mut self, quorum: &Rc<Quorum>) -> Result<(), StartError> {
+    pub(super) fn serve(&mut self, shard: &Rc<Shard>, quorum: &Rc<Quorum>) -> Result<(), StartError> {
         let Some(listener) = self.listener.take() else { return Ok(()) };
         let (doorway, arrivals) = peer::arrivals();
-        let service = Rc::new(Controllers { quorum: quorum.clone() });
+        let service = Rc::new(Controllers { shard: shard.clone(), quorum: quorum.clone() });
         let (identity, roster) = (self.links.identity().clone(), self.links.roster().clone());
         let server = Server::start(identity, self.security.clone(), roster, arrivals, service);
         let acceptor =
@@ -169,19 +174,19 @@ impl Cluster {
     /// Tells the controller that this broker is here, as soon as there is one, and waits until that is known here.
     pub(super) async fn register(
         &self,
-        quorum: &Quorum,
-        registration: RegisterBroker,
+        road: &Road,
+        registration: &RegisterBroker,
     ) -> Result<BrokerEpoch, StartError> {
-        let until = clock::monotonic().plus(REGISTRATION_TIME_MAX);
-        let mut images = quorum.subscribe();
+        let until = clock::monotonic().plus(self.config.registration_timeout);
+        let mut images = road.quorum().subscribe();
         let failed =
             |what: String| Err(StartError::Cluster(format!("this broker is not registered: {what}")));
         let mut obstacle = "there is no controller".to_owned();
         while clock::monotonic() < until {
-            match self.try_to_register(quorum, &registration).await {
+            match road.register(registration).await {
                 Ok(Ok(epoch)) => {
                     // What this broker is told to be is in the image in which it is registered, or in a later one.
-                    let is_known = |image: &crate::metadata::Image| {
+                    let is_known = |image: &Image| {
                         image.broker(registration.id).is_some_and(|broker| broker.epoch >= epoch)
                     };
                     let mut image = images.current();
@@ -193,43 +198,49 @@ impl Cluster {
                     }
                     return Ok(epoch);
                 }
-                Ok(Err(code @ (ErrorCode::NotController | ErrorCode::RequestTimedOut))) => {
-                    obstacle = code.to_string();
-                }
+                Ok(Err(
+                    code @ (ErrorCode::NotController
+                    | ErrorCode::RequestTimedOut
+                    | ErrorCode::DuplicateBrokerRegistration),
+                )) => obstacle = code.to_string(),
                 Ok(Err(code)) => return failed(code.to_string()),
                 Err(error) => obstacle = error.to_string(),
             }
             sleep(REGISTRATION_PAUSE).await;
         }
-        failed(format!("{obstacle}, for {REGISTRATION_TIME_MAX:?}"))
+        failed(format!("{obstacle}, for {:?}", self.config.registration_timeout))
     }
 
-    async fn try_to_register(
-        &self,
-        quorum: &Quorum,
-        registration: &RegisterBroker,
-    ) -> Result<Result<BrokerEpoch, ErrorCode>, PeerError> {
-        let leadership = quorum.leadership();
-        if leadership.is_own {
-            return Ok(submit(quorum, registration.clone()).await.map_err(|refusal| refusal.code));
-        }
-        let Some(leader) = leadership.leader.filter(|leader| *leader != registration.id) else {
-            return Ok(Err(ErrorCode::NotController));
-        };
-        let request = broker_registration::request(registration)
-            .map_err(|_| PeerError::Malformed("a registration that cannot be said"))?;
-        let link = self.links.link(leader, Lane::Control);
-        let answer = link.call(PeerKey::BrokerRegistration, &request, REGISTRATION_CALL_MAX).await?;
-        broker_registration::read_answer(&answer)
-            .map_err(|_| PeerError::Malformed("an answer to a registration that does not decode"))
-    }
-
-    /// Brings every image of the quorum to the shards: changes come from other nodes too.
-    pub(super) fn follow_images(quorum: &Quorum, publisher: Rc<Publisher>) {
+    /// Brings every image of the quorum to the shards: changes come from other nodes too. What becomes of a broker the
+    /// others are told soon: one that stops waits until all know.
+    pub(super) fn follow_images(quorum: &Quorum, publisher: Rc<Publisher>, heartbeats: Rc<Heartbeats>) {
         let mut images = quorum.subscribe();
+        let mut before = images.current();
         spawn(Queue::Control, "images", async move {
             while let Some(image) = images.changed().await {
-                publisher.publish(image).await;
+                publisher.send(image.clone()).await;
+                if image.changes_since(&before).brokers_changed {
+                    let (publisher, heartbeats, image) =
+                        (publisher.clone(), heartbeats.clone(), image.clone());
+                    spawn(Queue::Control, "tell of brokers", async move {
+                        publisher.publish(image).await;
+                        heartbeats.hurry();
+                    })
+                    .detach();
+                }
+                before = image;
+            }
+        })
+        .detach();
+    }
+
+    /// Notes who the controller is, for whoever asks.
+    pub(super) fn follow_leadership(quorum: &Quorum, note: Arc<ControllerNote>) {
+        let mut leaderships = quorum.watch_leadership();
+        note.note(quorum.leadership().leader);
+        spawn(Queue::Control, "controller's name", async move {
+            while let Some(leadership) = leaderships.changed().await {
+                note.note(leadership.leader);
             }
         })
         .detach();
@@ -243,33 +254,60 @@ impl Cluster {
     }
 }
 
-async fn submit(quorum: &Quorum, registration: RegisterBroker) -> Result<BrokerEpoch, Refusal> {
-    match quorum.submit(Command::RegisterBroker(registration)).await? {
-        Response::BrokerRegistered { epoch } => Ok(epoch),
-        _ => Err(Refusal::new(ErrorCode::UnknownServerError, "It got another command's answer.")),
-    }
-}
-
 /// Answers the other nodes.
 struct Controllers {
+    shard: Rc<Shard>,
     quorum: Rc<Quorum>,
 }
 
 impl Controllers {
     async fn answer(&self, from: &Identity, request: &Request) -> Result<Vec<u8>, PeerError> {
-        if request.key != PeerKey::BrokerRegistration {
-            return self.quorum.serve(request).await;
-        }
-        let registration = broker_registration::read_request(&request.body)
-            .map_err(|_| PeerError::Malformed("a registration that does not decode"))?;
-        let result = match registration.id == from.node {
-            true => submit(&self.quorum, registration).await,
-            false => {
-                Err(Refusal::new(ErrorCode::ClusterAuthorizationFailed, "A node registers itself only."))
+        match request.key {
+            PeerKey::BrokerRegistration => {
+                let registration = broker_registration::read_request(&request.body)
+                    .map_err(|_| PeerError::Malformed("a registration that does not decode"))?;
+                let result = self.submit(from, Command::RegisterBroker(registration)).await;
+                broker_registration::answer(&result.map(Response::broker_epoch))
+                    .map_err(|_| PeerError::Malformed("an answer that cannot be said"))
             }
+            PeerKey::BrokerHeartbeat => {
+                let beat = broker_heartbeat::read_request(&request.body)
+                    .map_err(|_| PeerError::Malformed("a heartbeat that does not decode"))?;
+                let result = self.submit(from, Command::Heartbeat(beat)).await;
+                broker_heartbeat::answer(&result.map(Response::broker_state))
+                    .map_err(|_| PeerError::Malformed("an answer that cannot be said"))
+            }
+            PeerKey::Command => {
+                let result = match decode_command(&request.body) {
+                    Ok(command) => self.submit(from, command).await,
+                    Err(error) => {
+                        tracing::warn!(node = %from.node, "a command does not decode: {error}");
+                        let text = format!("The controller does not understand the command: {error}.");
+                        Err(Refusal::new(ErrorCode::UnsupportedVersion, text))
+                    }
+                };
+                Ok(encode_result(self.quorum.image().version(), &result))
+            }
+            _ => self.quorum.serve(from.node, request).await,
+        }
+    }
+
+    /// What a broker says of a broker it says of itself.
+    async fn submit(&self, from: &Identity, command: Command) -> Result<Response, Refusal> {
+        let of = match &command {
+            Command::RegisterBroker(request) => Some(request.id),
+            Command::Heartbeat(beat) => Some(beat.id),
+            Command::AlterPartition(request) => Some(request.broker),
+            Command::AllocateProducerIds { broker, .. } | Command::ReplicasOffline { broker, .. } => {
+                Some(*broker)
+            }
+            _ => None,
         };
-        broker_registration::answer(&result)
-            .map_err(|_| PeerError::Malformed("an answer that cannot be said"))
+        if of.is_some_and(|id| id != from.node) {
+            let text = "A node speaks for itself only.";
+            return Err(Refusal::new(ErrorCode::ClusterAuthorizationFailed, text));
+        }
+        submit_here(&self.shard, &self.quorum, command).await
     }
 }
 

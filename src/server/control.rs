@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use super::publish::Publisher;
+use super::road::Road;
 use crate::api::{group_driver, share_driver, txn_driver};
 use crate::io::runtime::{Queue, spawn};
 use crate::metadata::{self, Command, Refusal};
@@ -15,6 +16,8 @@ use crate::wire::beat::Beat;
 pub(super) struct Services {
     pub(super) shard: Rc<Shard>,
     pub(super) quorum: Rc<Quorum>,
+    /// In a cluster: the controller may be another node.
+    pub(super) road: Option<Rc<Road>>,
     pub(super) publisher: Rc<Publisher>,
     pub(super) groups: Rc<group_driver::Driver>,
     pub(super) transactions: Rc<txn_driver::Driver>,
@@ -22,16 +25,25 @@ pub(super) struct Services {
 }
 
 impl Services {
-    /// Runs a command; one that finds the disk full gets the reserve and a second attempt.
     async fn submit(&self, command: Command) -> Result<metadata::Response, Refusal> {
-        let result = self.quorum.submit(command.clone()).await;
-        let is_full = matches!(&result, Err(refusal) if refusal.code == ErrorCode::KafkaStorageError);
-        match self.shard.settings().directories.metadata() {
-            Some(directory) if is_full && self.shard.give_up_reserve(directory).await => {
-                self.quorum.submit(command).await
-            }
-            _ => result,
+        match &self.road {
+            Some(road) => road.submit(command).await,
+            None => submit_here(&self.shard, &self.quorum, command).await,
         }
+    }
+}
+
+/// Runs a command at this node's controller; one that finds the disk full gets the reserve and a second attempt.
+pub(super) async fn submit_here(
+    shard: &Rc<Shard>,
+    quorum: &Quorum,
+    command: Command,
+) -> Result<metadata::Response, Refusal> {
+    let result = quorum.submit(command.clone()).await;
+    let is_full = matches!(&result, Err(refusal) if refusal.code == ErrorCode::KafkaStorageError);
+    match shard.settings().directories.metadata() {
+        Some(directory) if is_full && shard.give_up_reserve(directory).await => quorum.submit(command).await,
+        _ => result,
     }
 }
 
@@ -61,7 +73,8 @@ impl Control for Services {
                 // A block of ids may take long: the others of its shard are not to wait for the credit it came with.
                 answer.park();
                 spawn(Queue::Control, "producer id", async move {
-                    let result = self.quorum.allocate_producer_id().await;
+                    let submit = async |command| self.submit(command).await;
+                    let result = self.quorum.allocate_producer_id(submit).await;
                     answer.send(Reply::Control(ControlReply::ProducerId(result)));
                 })
                 .detach();

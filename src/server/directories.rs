@@ -5,12 +5,13 @@
 //! node, one that another broker has locked, one partition in two directories, no directory left, the metadata
 //! log's lost.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::StartError;
+use crate::base::BrokerEpoch;
 use crate::config::BrokerConfig;
 use crate::io::os::OsFiles;
 use crate::io::threads::FileThreads;
@@ -24,6 +25,8 @@ pub(super) struct Opened {
     pub(super) directories: Arc<Directories>,
     pub(super) cluster_id: String,
     pub(super) partitions: usize,
+    /// Of the broker's registration before the last stop, which was clean in all directories.
+    pub(super) previous_epoch: Option<BrokerEpoch>,
     /// Left over from topics deleted before the last stop.
     pub(super) deleted: Vec<(usize, PathBuf)>,
     /// Of the metadata log's directory, where it is none of the others.
@@ -66,6 +69,7 @@ pub(super) fn open(config: &BrokerConfig) -> Result<Opened, StartError> {
     let mut entries = Vec::new();
     let mut futures = Vec::new();
     let mut deleted = Vec::new();
+    let mut clean_epochs = BTreeSet::new();
     for Locked { path, lock, .. } in locked {
         let index = list.len();
         let (directory, found) = match shared.open(&path, lock, index) {
@@ -78,6 +82,7 @@ pub(super) fn open(config: &BrokerConfig) -> Result<Opened, StartError> {
         let entry = |partition| StartEntry { directory: index, found: partition, clean: found.clean };
         entries.extend(found.partitions.into_iter().map(entry));
         futures.extend(found.futures.into_iter().map(entry));
+        clean_epochs.insert(found.clean_epoch);
         deleted.extend(found.deleted.into_iter().map(|path| (index, path)));
         list.push(directory);
     }
@@ -103,7 +108,18 @@ pub(super) fn open(config: &BrokerConfig) -> Result<Opened, StartError> {
     let found = (start_list, StartList::new(futures));
     let directories = Directories::new(list, never_opened, metadata, threads, readers, found, stop);
     let directories = Arc::new(directories);
-    Ok(Opened { directories, cluster_id, partitions, deleted, _metadata_lock: metadata_lock })
+    // Replicas of a directory that is not there may have been lost with it.
+    let is_whole = clean_epochs.len() == 1 && !directories.any_failed();
+    let previous_epoch = clean_epochs.pop_first().flatten().filter(|_| is_whole);
+    let opened = Opened {
+        directories,
+        cluster_id,
+        partitions,
+        previous_epoch,
+        deleted,
+        _metadata_lock: metadata_lock,
+    };
+    Ok(opened)
 }
 
 /// Whether it is one of `log.dirs`, by whatever path.
@@ -184,5 +200,5 @@ fn cluster_id(locked: &[Locked]) -> Result<String, StartError> {
             _ => found = Some(id),
         }
     }
-    Ok(found.map_or_else(|| crate::base::TopicId(uuid::Uuid::new_v4()).to_string(), str::to_owned))
+    Ok(found.map_or_else(super::new_cluster_id, str::to_owned))
 }

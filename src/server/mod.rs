@@ -8,19 +8,23 @@ mod broker;
 mod cluster;
 mod control;
 mod directories;
+mod format;
+mod heartbeats;
 mod import;
 mod logging;
 mod plan;
 mod publish;
+mod road;
 mod strays;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::base::{clock, log_queue};
 use crate::config::{BrokerConfig, Loaded, Source};
 use crate::io::signal;
+pub use format::{FormatError, format, new_cluster_id};
 
 /// Exit code for a configuration or a machine that kuring cannot start with.
 const EXIT_CANNOT_START: u8 = 1;
@@ -68,7 +72,7 @@ enum StartError {
     )]
     Duplicate { partition: String, one: PathBuf, two: PathBuf },
     #[error(
-        "{} has no meta.properties: a node of a cluster must be told the cluster's id, as kafka-storage.sh format does, \
+        "{} has no meta.properties: a node of a cluster must be told the cluster's id, as `kuring format` does, \
          before it starts in an empty directory",
         .0.display()
     )]
@@ -97,19 +101,24 @@ enum StartError {
     NoShardForConnections { shards: u16 },
 }
 
-fn start(path: Option<PathBuf>, set: &[(String, String)]) -> Result<(), StartError> {
-    let text = match &path {
+/// Reads the configuration.
+fn load(path: Option<&Path>, set: &[(String, String)]) -> Result<Loaded, StartError> {
+    let text = match path {
         None => None,
         Some(path) => Some(
             std::fs::read_to_string(path)
-                .map_err(|error| StartError::ReadConfig { path: path.clone(), error })?,
+                .map_err(|error| StartError::ReadConfig { path: path.to_path_buf(), error })?,
         ),
     };
-    let source = match (&path, &text) {
+    let source = match (path, &text) {
         (Some(path), Some(text)) => Some(Source { path: path.to_str().unwrap_or("the file"), text }),
         _ => None,
     };
-    let Loaded { config, warnings } = BrokerConfig::load(source, set)?;
+    Ok(BrokerConfig::load(source, set)?)
+}
+
+fn start(path: Option<PathBuf>, set: &[(String, String)]) -> Result<(), StartError> {
+    let Loaded { config, warnings } = load(path.as_deref(), set)?;
     logging::start(&config.event_log).map_err(StartError::LogLevel)?;
     for warning in warnings {
         tracing::warn!("{warning}");

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
+use futures::channel::oneshot;
 use futures::stream::FuturesUnordered;
 
 use super::Shard;
@@ -35,7 +36,8 @@ const OPEN_AGAIN_AFTER: Duration = Duration::from_secs(1);
 pub(super) const JOB_POLL: Duration = Duration::from_millis(1);
 
 impl Shard {
-    /// Makes this shard's partitions what `image` says; answers when they are.
+    /// Makes this shard's partitions what `image` says; answers when they are. Who leads is so at once. What has to wait
+    /// for a disk, logs that come and go, waits for that of the images before: a topic may be back under its name.
     pub(super) fn publish(self: &Rc<Self>, reply_to: ReplyTo, image: Arc<Image>) {
         let old = self.image.replace(image.clone());
         self.know_brokers(&image);
@@ -60,7 +62,13 @@ impl Shard {
             return;
         }
         let shard = self.clone();
+        let (done, ended) = oneshot::channel();
+        let before = self.publishing.replace(Some(ended));
         spawn(Queue::Control, "publish", async move {
+            if let Some(before) = before {
+                // An error: it has ended all the same.
+                let _ = before.await;
+            }
             for topic in configured {
                 shard.update_config(&topic);
                 // A default of all brokers concerns every topic there is.
@@ -89,6 +97,7 @@ impl Shard {
                 openings.into_iter().map(|(key, topic, made)| shard.open(key, topic, made, is_new));
             let mut openings = futures::stream::iter(openings).buffer_unordered(LOGS_AT_ONCE_MAX);
             while openings.next().await.is_some() {}
+            let _ = done.send(());
             shard.mesh.push_reply(reply_to, Reply::Done);
         })
         .detach();

@@ -38,6 +38,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 pub use checkpoint::write_last_checkpoints;
@@ -50,6 +51,8 @@ pub use mesh::{CallHandle, Lanes, PendingReply, ReplyTo, lanes};
 pub use placement::{PartitionKey, owner};
 pub use requests::{ApiRecorded, Phase, RequestFigures};
 pub use space::Space;
+
+use futures::channel::oneshot;
 
 use self::messages::{ControlRequest, Reply, Request};
 use self::replica::Replica;
@@ -70,6 +73,29 @@ pub struct Settings {
     pub directories: Arc<Directories>,
     /// How this broker makes itself known to others; `None` where it is alone.
     pub greetings: Option<Arc<Greetings>>,
+    pub controller: Arc<ControllerNote>,
+}
+
+/// Who the controller of a cluster is, as far as this node knows; shard 0 notes it. Nobody, on a node alone.
+#[derive(Debug)]
+pub struct ControllerNote(AtomicI32);
+
+impl Default for ControllerNote {
+    fn default() -> Self {
+        Self(AtomicI32::new(NO_CONTROLLER))
+    }
+}
+
+const NO_CONTROLLER: i32 = -1;
+
+impl ControllerNote {
+    pub fn note(&self, node: Option<BrokerId>) {
+        self.0.store(node.map_or(NO_CONTROLLER, |node| node.0), Ordering::Relaxed);
+    }
+
+    pub fn node(&self) -> Option<BrokerId> {
+        Some(BrokerId(self.0.load(Ordering::Relaxed))).filter(|node| node.0 != NO_CONTROLLER)
+    }
 }
 
 crate::counters! {
@@ -200,6 +226,8 @@ pub struct Shard {
     settings: Settings,
     mesh: mesh::Mesh,
     image: RefCell<Arc<Image>>,
+    /// Ends with the openings and deletions of the last image that had some.
+    publishing: RefCell<Option<oneshot::Receiver<()>>>,
     replicas: RefCell<HashMap<PartitionKey, Rc<Replica>, ahash::RandomState>>,
     /// The settings that the last log was given.
     last_log_config: RefCell<Option<Arc<LogConfig>>>,
@@ -257,6 +285,7 @@ impl Shard {
             settings,
             mesh,
             image: RefCell::new(Arc::new(Image::default())),
+            publishing: RefCell::default(),
             replicas: RefCell::default(),
             last_log_config: RefCell::default(),
             parked: RefCell::new(parked::ParkedFetches::new(crate::base::clock::monotonic())),
@@ -397,16 +426,22 @@ impl Shard {
 
     /// Sends one request to every shard and waits for all answers, in the order of the shards.
     pub async fn ask_all(self: &Rc<Self>, make: impl Fn() -> Request) -> Vec<Reply> {
-        let mut pending = Vec::with_capacity(usize::from(self.shards()));
-        for to in 0..self.shards() {
-            pending.push(self.send(ShardId(to), make()).await);
-        }
-        self.end_turn();
+        let pending = self.send_all(make).await;
         let mut replies = Vec::with_capacity(pending.len());
         for reply in pending {
             replies.push(reply.await);
         }
         replies
+    }
+
+    /// Sends one request to every shard; what waits for the answers, in the order of the shards.
+    pub async fn send_all(self: &Rc<Self>, make: impl Fn() -> Request) -> Vec<PendingReply> {
+        let mut pending = Vec::with_capacity(usize::from(self.shards()));
+        for to in 0..self.shards() {
+            pending.push(self.send(ShardId(to), make()).await);
+        }
+        self.end_turn();
+        pending
     }
 
     /// The owner's part of every request.

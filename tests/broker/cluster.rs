@@ -1,17 +1,30 @@
-//! Three processes that form one metadata quorum, through the internal `kuring.cluster.unfinished`: metadata is
-//! replicated and outlives the controller.
+//! Three processes that form one cluster, through the internal `kuring.cluster.unfinished`: metadata is replicated and
+//! outlives the controller, any node takes changes, a broker that is gone is fenced and others lead what it led.
 
+use std::collections::BTreeSet;
 use std::fs::Permissions;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
+use kafka_protocol::messages::create_topics_request::CreatableTopic;
+use kafka_protocol::messages::delete_topics_request::DeleteTopicState;
+use kafka_protocol::messages::metadata_request::MetadataRequestTopic;
+use kafka_protocol::messages::metadata_response::MetadataResponsePartition;
+use kafka_protocol::messages::{
+    CreateTopicsRequest, DeleteTopicsRequest, DescribeClusterRequest, MetadataRequest, TopicName,
+};
+use kafka_protocol::protocol::StrBytes;
+
 use super::harness::broker::kuring;
+use super::harness::raw::Raw;
 use super::harness::{Broker, PATIENCE, eventually};
 
 const CLUSTER_ID: &str = "kuringTestCluster0000Q";
 /// Longer than the default: three nodes share two processors with all other tests.
 const FAILOVER_MS: &str = "2000";
+/// Long enough that no broker of a busy machine is fenced by mistake.
+const SESSION: Duration = Duration::from_secs(6);
 
 pub(super) struct Cluster {
     pub(super) nodes: Vec<Broker>,
@@ -40,12 +53,15 @@ impl Cluster {
                 ("controller.quorum.voters", &voters),
                 ("kuring.cluster.unfinished", "true"),
                 ("kuring.quorum.failover.ms", FAILOVER_MS),
+                ("broker.session.timeout.ms", "6000"),
+                ("broker.heartbeat.interval.ms", "1000"),
                 ("kuring.peers.secret.file", "~/secret"),
             ];
             let node = Broker::stopped(1, &settings);
-            std::fs::create_dir_all(node.data()).expect("a directory");
-            let properties = format!("version=1\ncluster.id={CLUSTER_ID}\nnode.id={id}\n");
-            std::fs::write(node.data().join("meta.properties"), properties).expect("written");
+            let set = [format!("node.id={id}"), format!("log.dirs={}", node.data().display())];
+            let arguments = ["format", "--cluster-id", CLUSTER_ID, "--set", &set[0], "--set", &set[1]];
+            let (status, _, errors) = kuring(&arguments, &[], b"");
+            assert!(status.success(), "{errors}");
             let secret = node.home().join("secret");
             std::fs::write(&secret, "what all three nodes know and nobody else\n").expect("written");
             std::fs::set_permissions(&secret, Permissions::from_mode(0o600)).expect("it is ours");
@@ -73,19 +89,41 @@ impl Cluster {
         self.nodes.iter().enumerate().filter(|(_, node)| node.runs())
     }
 
-    /// Creates a topic at whichever node is the controller; which one that is, and how long it took.
-    fn create(&self, topic: &str) -> (usize, Duration) {
+    /// Creates a topic through whichever node takes it first; how long it took.
+    fn create(&self, topic: &str) -> Duration {
         let begun = Instant::now();
-        let controller = eventually(&format!("somebody creates {topic}"), || {
-            self.running().find_map(|(index, node)| {
+        eventually(&format!("somebody creates {topic}"), || {
+            self.running().find_map(|(_, node)| {
                 let arguments = ["topic", "create", topic, "-p", "3", "--if-not-exists"];
                 let (status, _, errors) = kuring(&arguments, &["--bootstrap", node.bootstrap()], b"");
                 let may_be = ["NOT_CONTROLLER", "REQUEST_TIMED_OUT"];
                 assert!(status.success() || may_be.iter().any(|code| errors.contains(code)), "{errors}");
-                status.success().then_some(index)
+                status.success().then_some(())
             })
         });
-        (controller, begun.elapsed())
+        begun.elapsed()
+    }
+
+    /// The node that all that run hold for the controller.
+    fn controller(&self) -> usize {
+        eventually("all know one controller", || {
+            let named: BTreeSet<i32> =
+                self.running().map(|(_, node)| described(node).controller_id.0).collect();
+            let named = named.first().copied().filter(|_| named.len() == 1)?;
+            let index = usize::try_from(named - 1).ok()?;
+            self.nodes.get(index)?.runs().then_some(index)
+        })
+    }
+
+    /// Every node that runs shows these brokers to clients.
+    fn await_brokers(&self, expected: &[i32]) {
+        for (index, node) in self.running() {
+            eventually(&format!("node {} shows brokers {expected:?}", index + 1), || {
+                let shown: BTreeSet<i32> =
+                    described(node).brokers.iter().map(|broker| broker.broker_id.0).collect();
+                shown.iter().eq(expected).then_some(())
+            });
+        }
     }
 
     /// Every node that runs tells of these topics.
@@ -108,20 +146,18 @@ fn what_the_controller_was_told_is_on_every_node_and_outlives_it() {
         return;
     }
     let mut cluster = Cluster::start();
-    let (mut controller, _) = cluster.create("a");
+    cluster.create("a");
     cluster.await_topics(&["a"]);
     let mut topics = vec!["a"];
     for topic in ["b", "c"] {
-        cluster.nodes[controller].kill();
-        let killed = controller;
-        let (next, took) = cluster.create(topic);
-        assert_ne!(next, killed);
-        println!("controller {} killed, {} takes changes after {took:?}", killed + 1, next + 1);
+        let killed = cluster.controller();
+        cluster.nodes[killed].kill();
+        let took = cluster.create(topic);
+        println!("controller {} killed, changes are taken after {took:?}", killed + 1);
         topics.push(topic);
         cluster.await_topics(&topics);
         cluster.start_stopped();
         cluster.await_topics(&topics);
-        controller = next;
     }
     // All at once: what was acknowledged is on the disks.
     cluster.nodes.iter_mut().for_each(Broker::kill);
@@ -133,6 +169,215 @@ fn what_the_controller_was_told_is_on_every_node_and_outlives_it() {
     for node in &mut cluster.nodes {
         let (status, took) = node.terminate();
         assert!(status.success() && took < PATIENCE, "{status} after {took:?}");
+    }
+}
+
+fn described(node: &Broker) -> kafka_protocol::messages::DescribeClusterResponse {
+    Raw::connect(node).call(1, &DescribeClusterRequest::default().with_endpoint_type(1))
+}
+
+fn name(topic: &str) -> TopicName {
+    TopicName(StrBytes::from_string(topic.to_owned()))
+}
+
+/// The code, after the controller has been looked for as a client does.
+fn create_through(raw: &mut Raw, topic: &str, partitions: i32, replicas: i16) -> i16 {
+    let wanted = CreatableTopic::default()
+        .with_name(name(topic))
+        .with_num_partitions(partitions)
+        .with_replication_factor(replicas);
+    let request = CreateTopicsRequest::default().with_topics(vec![wanted]).with_timeout_ms(30_000);
+    raw.call(7, &request).topics[0].error_code
+}
+
+/// The topic's partitions as the node shows them; the code of the topic if it has one.
+fn partitions(raw: &mut Raw, topic: &str) -> Result<Vec<MetadataResponsePartition>, i16> {
+    let wanted = MetadataRequestTopic::default().with_name(Some(name(topic)));
+    let request =
+        MetadataRequest::default().with_topics(Some(vec![wanted])).with_allow_auto_topic_creation(false);
+    let answer = raw.call(12, &request).topics.remove(0);
+    if answer.error_code == 0 { Ok(answer.partitions) } else { Err(answer.error_code) }
+}
+
+fn leaders(raw: &mut Raw, topic: &str) -> Vec<i32> {
+    let mut found = partitions(raw, topic).expect("the topic is there");
+    found.sort_by_key(|partition| partition.partition_index);
+    found.iter().map(|partition| partition.leader_id.0).collect()
+}
+
+#[test]
+fn any_node_takes_changes_and_shows_them_at_once() {
+    if Broker::is_kafka() {
+        return;
+    }
+    let cluster = Cluster::start();
+    let controller = cluster.controller() as i32 + 1;
+    cluster.await_brokers(&[1, 2, 3]);
+    for (index, node) in cluster.running() {
+        let mut raw = Raw::connect(node);
+        let topic = format!("through-{}", index + 1);
+        assert_eq!(create_through(&mut raw, &topic, 6, 3), 0, "node {}", index + 1);
+        let all: BTreeSet<i32> = leaders(&mut raw, &topic).into_iter().collect();
+        assert_eq!(all, BTreeSet::from([1, 2, 3]), "each leads something");
+        assert_eq!(create_through(&mut raw, &topic, 6, 3), 36, "TOPIC_ALREADY_EXISTS");
+        raw.set_topic_config(&topic, "retention.ms", Some("77777"));
+        let request = MetadataRequest::default().with_topics(Some(Vec::new()));
+        assert_eq!(raw.call(12, &request).controller_id.0, controller);
+    }
+    // What one node was told another takes away.
+    for (index, node) in cluster.running() {
+        let mut raw = Raw::connect(node);
+        let topic = format!("through-{}", (index + 1) % 3 + 1);
+        eventually("the topic is there", || partitions(&mut raw, &topic).ok());
+        let state = DeleteTopicState::default().with_name(Some(name(&topic)));
+        let request = DeleteTopicsRequest::default().with_topics(vec![state]).with_timeout_ms(30_000);
+        assert_eq!(raw.call(6, &request).responses[0].error_code, 0);
+        assert_eq!(partitions(&mut raw, &topic), Err(3), "UNKNOWN_TOPIC_OR_PARTITION");
+    }
+    cluster.await_topics(&[]);
+}
+
+#[test]
+fn producer_ids_of_all_nodes_differ_whoever_the_controller_is() {
+    if Broker::is_kafka() {
+        return;
+    }
+    let mut cluster = Cluster::start();
+    let mut seen = BTreeSet::new();
+    for is_last in [false, true] {
+        for (index, node) in cluster.running() {
+            for _ in 0..3 {
+                let id = Raw::connect(node).producer_id();
+                assert!(id >= 0 && seen.insert(id), "node {}: {id} of {seen:?}", index + 1);
+            }
+        }
+        if !is_last {
+            let controller = cluster.controller();
+            cluster.nodes[controller].kill();
+            cluster.controller();
+        }
+    }
+}
+
+#[test]
+fn what_a_killed_broker_led_is_led_by_others_within_its_session() {
+    if Broker::is_kafka() {
+        return;
+    }
+    let mut cluster = Cluster::start();
+    cluster.await_brokers(&[1, 2, 3]);
+    let controller = cluster.controller();
+    // A broker that is the controller, too, is missed a fail-over later.
+    for victim in [(controller + 1) % 3, controller] {
+        let id = victim as i32 + 1;
+        let (many, alone) = (format!("many-{id}"), format!("alone-{id}"));
+        let mut raw = Raw::connect(&cluster.nodes[victim]);
+        assert_eq!(create_through(&mut raw, &many, 6, 3), 0);
+        assert_eq!(create_through(&mut raw, &alone, 3, 1), 0);
+        assert!(leaders(&mut raw, &many).contains(&id));
+        let alone_at =
+            leaders(&mut raw, &alone).iter().position(|leader| *leader == id).expect("round robin");
+        let epoch = partitions(&mut raw, &alone).expect("it is there")[alone_at].leader_epoch;
+        drop(raw);
+        cluster.nodes[victim].kill();
+        let begun = Instant::now();
+        for (_, node) in cluster.running() {
+            let mut raw = Raw::connect(node);
+            eventually("others lead", || {
+                let found = leaders(&mut raw, &many);
+                (!found.contains(&id) && !found.contains(&-1)).then_some(())
+            });
+            assert_eq!(leaders(&mut raw, &alone)[alone_at], -1, "nobody else has it");
+            let found = partitions(&mut raw, &many).expect("it is there");
+            assert!(found.iter().all(|partition| partition.isr_nodes.iter().all(|node| node.0 != id)));
+        }
+        let took = begun.elapsed();
+        println!("broker {id} killed, others lead after {took:?}");
+        assert!(took < SESSION * 2 + Duration::from_secs(6), "{took:?}");
+        let alive: Vec<i32> = (1..=3).filter(|other| *other != id).collect();
+        cluster.await_brokers(&alive);
+        // It comes back at once: its session is over.
+        cluster.start_stopped();
+        cluster.await_brokers(&[1, 2, 3]);
+        for (_, node) in cluster.running() {
+            let mut raw = Raw::connect(node);
+            eventually("it leads what nobody else has", || {
+                let found = partitions(&mut raw, &alone).ok()?;
+                let found = found.iter().find(|partition| partition.partition_index == alone_at as i32)?;
+                (found.leader_id.0 == id && found.leader_epoch > epoch).then_some(())
+            });
+            assert!(!leaders(&mut raw, &many).contains(&id), "it is not in sync");
+        }
+    }
+}
+
+#[test]
+fn a_broker_that_stops_in_order_is_missed_by_nobody_and_may_come_back_at_once() {
+    if Broker::is_kafka() {
+        return;
+    }
+    let mut cluster = Cluster::start();
+    cluster.await_brokers(&[1, 2, 3]);
+    let controller = cluster.controller();
+    for victim in [(controller + 1) % 3, controller] {
+        let id = victim as i32 + 1;
+        let topic = format!("many-{id}");
+        let mut raw = Raw::connect(&cluster.nodes[victim]);
+        assert_eq!(create_through(&mut raw, &topic, 6, 3), 0);
+        drop(raw);
+        let (status, took) = cluster.nodes[victim].terminate();
+        println!("broker {id} stopped in {took:?}");
+        assert!(status.success(), "{status}");
+        for (_, node) in cluster.running() {
+            let found = leaders(&mut Raw::connect(node), &topic);
+            assert!(!found.contains(&id) && !found.contains(&-1), "{found:?}");
+        }
+        let begun = Instant::now();
+        cluster.start_stopped();
+        println!("and was in service again after {:?}", begun.elapsed());
+        cluster.await_brokers(&[1, 2, 3]);
+    }
+}
+
+#[test]
+fn what_one_node_acknowledged_stands_though_the_controller_is_lost_meanwhile() {
+    if Broker::is_kafka() {
+        return;
+    }
+    let mut cluster = Cluster::start();
+    cluster.await_brokers(&[1, 2, 3]);
+    let controller = cluster.controller();
+    let asked = cluster.nodes[(controller + 1) % 3].bootstrap().to_owned();
+    let asking = std::thread::spawn(move || {
+        let mut raw = Raw::connect_to(&asked);
+        let (mut acknowledged, mut unknown) = (Vec::new(), 0);
+        let begun = Instant::now();
+        let mut number = 0;
+        while begun.elapsed() < Duration::from_secs(8) {
+            let topic = format!("t-{number}");
+            match create_through(&mut raw, &topic, 1, 1) {
+                0 => acknowledged.push(topic),
+                // REQUEST_TIMED_OUT: the controller was lost with the command.
+                7 => unknown += 1,
+                // NOT_CONTROLLER: none was found in time.
+                41 => {}
+                code => panic!("{topic}: {code}"),
+            }
+            number += 1;
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        (acknowledged, unknown)
+    });
+    std::thread::sleep(Duration::from_secs(2));
+    cluster.nodes[controller].kill();
+    let (acknowledged, unknown) = asking.join().expect("no other code");
+    println!("{} acknowledged, {unknown} not known", acknowledged.len());
+    assert!(acknowledged.len() > 10 && unknown <= 1, "a command is lost with its controller once");
+    for (index, node) in cluster.running() {
+        let mut raw = Raw::connect(node);
+        for topic in &acknowledged {
+            eventually(&format!("node {} has {topic}", index + 1), || partitions(&mut raw, topic).ok());
+        }
     }
 }
 

@@ -2,9 +2,9 @@
 
 use super::p;
 use crate::config::define::{Definition, Importance, Kind, Valid};
-use Importance::High;
+use Importance::{High, Medium};
 use Kind::{Boolean, Int, String};
-use Valid::{Any, Between};
+use Valid::{Any, AtLeast, Between};
 
 /// All of them.
 pub(super) static CLUSTER: &[Definition] = &[
@@ -43,6 +43,33 @@ pub(super) static CLUSTER: &[Definition] = &[
         Between(300, 60_000),
         High,
         "A lost controller is replaced within about this time. Less makes more elections by mistake.",
+    )
+    .internal(),
+    p(
+        "broker.session.timeout.ms",
+        Int,
+        Some("9000"),
+        AtLeast(1),
+        Medium,
+        "A broker of a cluster that is not heard of for so long is fenced: others lead.",
+    )
+    .internal(),
+    p(
+        "broker.heartbeat.interval.ms",
+        Int,
+        Some("2000"),
+        AtLeast(1),
+        Medium,
+        "How often a broker of a cluster says that it is there.",
+    )
+    .internal(),
+    p(
+        "initial.broker.registration.timeout.ms",
+        Int,
+        Some("60000"),
+        AtLeast(1),
+        Medium,
+        "How long the start of a broker waits for a controller that takes its registration.",
     )
     .internal(),
 ];

@@ -41,6 +41,7 @@ impl Cluster {
             endpoints: Vec::new(),
             rack: Some("r1".to_owned()),
             fenced: false,
+            shutting_down: false,
             log_dirs: Vec::new(),
         };
         cluster.apply(vec![Record::Cluster { id: "c".into() }, Record::BrokerRegistered(broker)]);
@@ -78,6 +79,7 @@ impl Cluster {
                 leader_epoch: LeaderEpoch(0),
                 partition_epoch: 0,
                 directories: Box::default(),
+                transit: None,
             },
         });
         let records = records.collect();

@@ -1,63 +1,163 @@
 //! Registration, fencing and producer id blocks.
 
+use std::collections::BTreeSet;
+
 use super::super::command::{ProducerIdBlock, Refusal, RegisterBroker, Response};
-use super::super::elections::{self, Election, Rules, Target, Transit};
+use super::super::elections::{self, Rules, Target};
 use super::super::features::FEATURES;
 use super::super::image::{BrokerImage, Image, LOST_DIRECTORY};
-use super::super::record::{PartitionChange, Record};
-use super::Decision;
+use super::super::record::{BrokerChange, PartitionChange, Record, Stamp};
+use super::super::state::TopicSettings;
+use super::{Controller, Decision, heartbeats};
+use crate::base::clock::Monotonic;
 use crate::base::{BrokerEpoch, BrokerId, PartitionIndex, ProducerId, TopicId};
 use crate::wire::ErrorCode;
 
 /// Ids per block, as in Kafka's `ProducerIdsBlock`.
 const PRODUCER_IDS_PER_BLOCK: u32 = 1000;
 
-/// A registration replaces an earlier one of the same id: two processes with one id are kept apart by the
-/// lock on the data directory.
+/// Kafka's `DirectoryId`s below this stand for something else than a directory.
+const RESERVED_DIRECTORIES: u128 = 100;
+
+/// The registration of the only broker there is. It replaces an earlier one of the same id: two processes with one id
+/// are kept apart by the lock on the data directory.
 pub(super) fn register(image: &Image, request: RegisterBroker) -> Result<Decision, Refusal> {
-    if request.cluster_id != image.cluster_id() {
-        return Err(Refusal::new(
-            ErrorCode::InconsistentClusterId,
-            format!("The cluster's id is {}, not {}.", image.cluster_id(), request.cluster_id),
-        ));
+    check_cluster(image, &request)?;
+    let epoch = next_epoch(image);
+    let fenced = request.fenced;
+    let mut records = vec![Record::BrokerRegistered(broker_of(request, epoch, fenced))];
+    records.extend(first_features(image));
+    Ok(Decision { records, response: Response::BrokerRegistered { epoch } })
+}
+
+impl Controller {
+    /// The registration of one of several (`ClusterControlManager.registerBroker`). Another process than before begins
+    /// fenced, and what the one before it led has gone to others first.
+    pub(super) fn register_among_others(
+        &mut self,
+        image: &Image,
+        request: RegisterBroker,
+        stamp: &Stamp,
+        now: Monotonic,
+    ) -> Result<Decision, Refusal> {
+        check_cluster(image, &request)?;
+        check_directories(image, &request)?;
+        let (id, mut records) = (request.id, Vec::new());
+        let mut sessions = self.sessions.borrow_mut();
+        let known = image.broker(id);
+        let epoch = match known {
+            // It asks again because it has not heard the answer.
+            Some(known) if known.incarnation == request.incarnation => {
+                let registered = broker_of(request, known.epoch, known.fenced);
+                let registered = BrokerImage { shutting_down: known.shutting_down, ..registered };
+                if **known != registered {
+                    records.push(Record::BrokerRegistered(registered));
+                }
+                known.epoch
+            }
+            Some(known) if !known.shutting_down && sessions.is_alive(known, now) => {
+                return Err(Refusal::new(
+                    ErrorCode::DuplicateBrokerRegistration,
+                    format!("Another process is broker {id}, or was a moment ago."),
+                ));
+            }
+            known => {
+                let epoch = next_epoch(image);
+                if let Some(known) = known {
+                    let is_unclean = request.previous_epoch != Some(known.epoch);
+                    if is_unclean || !known.fenced {
+                        records.push(Record::BrokerChanged(BrokerChange {
+                            id,
+                            epoch: known.epoch,
+                            fenced: Some(true),
+                            shutting_down: None,
+                            is_unclean,
+                            rules: *stamp,
+                        }));
+                    }
+                }
+                records.push(Record::BrokerRegistered(broker_of(request, epoch, true)));
+                records.extend(first_features(image));
+                epoch
+            }
+        };
+        sessions.registered(id, epoch, now);
+        Ok(Decision { records, response: Response::BrokerRegistered { epoch } })
     }
-    // The entry's own index is at least this, so the next registration's epoch is greater.
-    let epoch = BrokerEpoch(image.version() as i64 + 1);
-    let broker = BrokerImage {
+
+    pub(super) fn set_fenced(
+        &self,
+        image: &Image,
+        id: BrokerId,
+        epoch: BrokerEpoch,
+        fenced: bool,
+    ) -> Result<Decision, Refusal> {
+        let broker = check_epoch(image, id, epoch)?;
+        let record = match (self.settings.cluster, broker.fenced, fenced) {
+            (_, true, true) | (_, false, false) => None,
+            (Some(cluster), ..) => Some(heartbeats::fence(broker, fenced, cluster.stamp)),
+            (None, false, true) => Some(Record::BrokerFenced { id, epoch }),
+            (None, true, false) => Some(Record::BrokerUnfenced { id, epoch }),
+        };
+        Ok(Decision { records: record.into_iter().collect(), response: Response::Done })
+    }
+}
+
+fn check_cluster(image: &Image, request: &RegisterBroker) -> Result<(), Refusal> {
+    if request.cluster_id == image.cluster_id() {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        ErrorCode::InconsistentClusterId,
+        format!("The cluster's id is {}, not {}.", image.cluster_id(), request.cluster_id),
+    ))
+}
+
+fn check_directories(image: &Image, request: &RegisterBroker) -> Result<(), Refusal> {
+    let refuse = |text: String| Err(Refusal::new(ErrorCode::InvalidRegistration, text));
+    if request.log_dirs.is_empty() {
+        return refuse(format!("Broker {} has no log directory.", request.id));
+    }
+    let mut seen = BTreeSet::new();
+    for directory in &request.log_dirs {
+        if directory.as_u128() < RESERVED_DIRECTORIES {
+            return refuse(format!("{directory} cannot be the id of a log directory."));
+        }
+        if !seen.insert(directory) {
+            return refuse(format!("Broker {} has log directory {directory} twice.", request.id));
+        }
+        let mut others = image.brokers().filter(|other| other.id != request.id);
+        if let Some(other) = others.find(|other| other.log_dirs.contains(directory)) {
+            return refuse(format!("Log directory {directory} is broker {}'s.", other.id));
+        }
+    }
+    Ok(())
+}
+
+/// The entry's own index is at least this, so the next registration's epoch is greater; and whoever has an image of
+/// this version or a later one has the registration.
+fn next_epoch(image: &Image) -> BrokerEpoch {
+    BrokerEpoch(image.version() as i64 + 1)
+}
+
+fn broker_of(request: RegisterBroker, epoch: BrokerEpoch, fenced: bool) -> BrokerImage {
+    BrokerImage {
         id: request.id,
         epoch,
         incarnation: request.incarnation,
         endpoints: request.endpoints,
         rack: request.rack,
-        fenced: request.fenced,
+        fenced,
+        shutting_down: false,
         log_dirs: request.log_dirs,
-    };
-    let mut records = vec![Record::BrokerRegistered(broker)];
-    if image.brokers().next().is_none() {
-        // The first broker of a new cluster: it speaks the newest there is.
-        records.extend(
-            FEATURES
-                .iter()
-                .filter(|feature| feature.initial > 0)
-                .map(|feature| Record::Feature { name: feature.name.to_owned(), level: feature.initial }),
-        );
     }
-    Ok(Decision { records, response: Response::BrokerRegistered { epoch } })
 }
 
-pub(super) fn set_fenced(
-    image: &Image,
-    id: BrokerId,
-    epoch: BrokerEpoch,
-    fenced: bool,
-) -> Result<Decision, Refusal> {
-    let broker = check_epoch(image, id, epoch)?;
-    let record = match (broker.fenced, fenced) {
-        (false, true) => Some(Record::BrokerFenced { id, epoch }),
-        (true, false) => Some(Record::BrokerUnfenced { id, epoch }),
-        _ => None,
-    };
-    Ok(Decision { records: record.into_iter().collect(), response: Response::Done })
+/// The first broker of a new cluster speaks the newest there is.
+fn first_features(image: &Image) -> impl Iterator<Item = Record> {
+    let is_first = image.brokers().next().is_none();
+    let initial = FEATURES.iter().filter(move |feature| is_first && feature.initial > 0);
+    initial.map(|feature| Record::Feature { name: feature.name.to_owned(), level: feature.initial })
 }
 
 pub(super) fn allocate_producer_ids(
@@ -83,36 +183,43 @@ pub(super) fn replicas_offline(
     id: BrokerId,
     epoch: BrokerEpoch,
     partitions: &[(TopicId, PartitionIndex)],
+    stamp: &Stamp,
 ) -> Result<Decision, Refusal> {
     check_epoch(image, id, epoch)?;
+    let mut settings = TopicSettings::new(image, stamp);
     let records = partitions.iter().filter_map(|&(topic, index)| {
-        let partition = image.topic_by_id(topic)?.partition(index)?;
+        let found = image.topic_by_id(topic)?;
+        let partition = found.partition(index)?;
         if !partition.replicas.contains(&id) || partition.is_lost_on(id) {
             return None;
         }
         let serves = |other: BrokerId| {
             other != id
-                && image.broker(other).is_some_and(|broker| !broker.fenced)
+                && image.broker(other).is_some_and(|broker| broker.serves())
                 && !partition.is_lost_on(other)
         };
-        let transit = Transit::default();
-        let mut target = Target::of(partition, &transit);
+        let mut target = Target::of(partition, partition.transit());
         target.isr.retain(|other| *other != id);
-        let rules = Rules { election: Election::Online, elr: false, min_isr: 1, serves: &serves };
-        let change = elections::change(partition, &transit, target, &rules).unwrap_or_default();
+        // What is lost with a disk is lost: it is not eligible.
+        target.unclean = stamp.elr.then_some(id);
+        let (min_isr, election) = settings.of(&found.name);
+        let rules = Rules { election, elr: stamp.elr, min_isr, serves: &serves };
+        let change = elections::change(partition, partition.transit(), target, &rules).unwrap_or_default();
+        let after = change.clone().apply_to(partition);
         Some(Record::PartitionChanged(PartitionChange {
             topic,
             index,
             leader: change.leader,
             isr: change.isr,
-            replicas: None,
-            directories: Some(partition.directories_with(id, LOST_DIRECTORY)),
+            replicas: change.replicas,
+            directories: Some(after.directories_with(id, LOST_DIRECTORY)),
+            transit: change.transit,
         }))
     });
     Ok(Decision { records: records.collect(), response: Response::Done })
 }
 
-fn check_epoch(image: &Image, id: BrokerId, epoch: BrokerEpoch) -> Result<&BrokerImage, Refusal> {
+pub(super) fn check_epoch(image: &Image, id: BrokerId, epoch: BrokerEpoch) -> Result<&BrokerImage, Refusal> {
     let Some(broker) = image.broker(id) else {
         return Err(Refusal::new(
             ErrorCode::BrokerIdNotRegistered,
@@ -157,6 +264,7 @@ mod tests {
             rack: None,
             log_dirs: Vec::new(),
             fenced: false,
+            previous_epoch: None,
         };
         let refusal = cluster.run(Command::RegisterBroker(request)).unwrap_err();
         assert_eq!(refusal.code, ErrorCode::InconsistentClusterId);
@@ -188,7 +296,7 @@ mod tests {
         assert_eq!(*before.isr, [broker], "it stays in sync with itself");
         assert_eq!(partition(&cluster, 0).leader, Some(broker));
         assert_eq!(
-            cluster.controller.handle(cluster.state.image(), lost()).unwrap().records,
+            cluster.controller.handle(cluster.state.image(), lost(), cluster.now).unwrap().records,
             [],
             "told once"
         );
@@ -221,7 +329,8 @@ mod tests {
         let epoch = cluster.register(1);
         let id = BrokerId(1);
         cluster.run(Command::FenceBroker { id, epoch }).unwrap();
-        let outcome = cluster.controller.handle(cluster.state.image(), Command::FenceBroker { id, epoch });
+        let command = Command::FenceBroker { id, epoch };
+        let outcome = cluster.controller.handle(cluster.state.image(), command, cluster.now);
         assert_eq!(outcome.unwrap().records, []);
     }
 }

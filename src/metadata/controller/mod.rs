@@ -3,20 +3,28 @@
 //! Commands run one at a time: the image passed to [`Controller::handle`] holds the effect of every
 //! command before. Nothing changes until the records are applied.
 
+mod alter_partition;
 mod brokers;
 mod configs;
 mod features;
+mod heartbeats;
+mod sessions;
 mod topics;
 
+use std::cell::RefCell;
 use std::rc::Rc;
+use std::time::Duration;
 
 use uuid::Uuid;
 
 use super::codec;
 use super::command::{Command, Refusal, Response};
 use super::image::{ConfigResource, Image, Overrides};
-use super::record::Record;
+use super::record::{Record, Stamp};
+pub use sessions::Sessions;
+
 use crate::base::TopicId;
+use crate::base::clock::Monotonic;
 use crate::base::random::Random;
 use crate::wire::ErrorCode;
 
@@ -53,11 +61,29 @@ pub struct ControllerSettings {
     pub default_replication_factor: i16,
     /// `delete.topic.enable`
     pub delete_topic_enable: bool,
+    /// `None` for a node alone: its broker lives as long as its process.
+    pub cluster: Option<ClusterSettings>,
 }
+
+/// What a cluster's controller goes by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ClusterSettings {
+    /// `broker.session.timeout.ms`
+    pub session_timeout: Duration,
+    pub stamp: Stamp,
+}
+
+/// By which a node alone decides.
+const ALONE: Stamp = Stamp { elr: false, min_isr: 1, unclean_election: false };
 
 impl Default for ControllerSettings {
     fn default() -> Self {
-        Self { default_partitions: 1, default_replication_factor: 1, delete_topic_enable: true }
+        Self {
+            default_partitions: 1,
+            default_replication_factor: 1,
+            delete_topic_enable: true,
+            cluster: None,
+        }
     }
 }
 
@@ -92,6 +118,8 @@ pub struct Controller {
     rules: Rc<dyn ConfigRules>,
     ids: IdSource,
     random: Random,
+    /// Shared with whoever sees heartbeats come.
+    sessions: Rc<RefCell<Sessions>>,
 }
 
 impl Controller {
@@ -101,15 +129,29 @@ impl Controller {
         ids: IdSource,
         random: Random,
     ) -> Self {
-        Self { settings, rules, ids, random }
+        let timeout = settings.cluster.map_or(Duration::ZERO, |cluster| cluster.session_timeout);
+        let sessions = Rc::new(RefCell::new(Sessions::new(timeout)));
+        Self { settings, rules, ids, random, sessions }
+    }
+
+    /// What is known of the brokers while this node leads.
+    pub fn sessions(&self) -> Rc<RefCell<Sessions>> {
+        self.sessions.clone()
+    }
+
+    fn stamp(&self) -> Stamp {
+        self.settings.cluster.map_or(ALONE, |cluster| cluster.stamp)
     }
 
     /// Decides on `command`, given the state as of all commands before. An error refuses the whole command.
-    pub fn handle(&mut self, image: &Image, command: Command) -> Result<Outcome, Refusal> {
+    pub fn handle(&mut self, image: &Image, command: Command, now: Monotonic) -> Result<Outcome, Refusal> {
         let Decision { records, response } = match command {
-            Command::RegisterBroker(request) => brokers::register(image, request)?,
-            Command::FenceBroker { id, epoch } => brokers::set_fenced(image, id, epoch, true)?,
-            Command::UnfenceBroker { id, epoch } => brokers::set_fenced(image, id, epoch, false)?,
+            Command::RegisterBroker(request) => match self.settings.cluster {
+                Some(cluster) => self.register_among_others(image, request, &cluster.stamp, now)?,
+                None => brokers::register(image, request)?,
+            },
+            Command::FenceBroker { id, epoch } => self.set_fenced(image, id, epoch, true)?,
+            Command::UnfenceBroker { id, epoch } => self.set_fenced(image, id, epoch, false)?,
             Command::CreateTopics(request) => self.create_topics(image, request)?,
             Command::DeleteTopics(request) => self.delete_topics(image, request),
             Command::CreatePartitions(request) => self.create_partitions(image, request)?,
@@ -119,7 +161,11 @@ impl Controller {
                 brokers::allocate_producer_ids(image, broker, epoch)?
             }
             Command::ReplicasOffline { broker, epoch, partitions } => {
-                brokers::replicas_offline(image, broker, epoch, &partitions)?
+                brokers::replicas_offline(image, broker, epoch, &partitions, &self.stamp())?
+            }
+            Command::Heartbeat(beat) => self.heartbeat(image, beat)?,
+            Command::AlterPartition(request) => {
+                alter_partition::alter_partitions(image, request, &self.stamp())?
             }
         };
         let bytes = check_size(&records)?;
@@ -164,10 +210,10 @@ fn check_size(records: &[Record]) -> Result<usize, Refusal> {
 pub(crate) mod testing {
     //! A controller with its state, as the driver would run it.
 
-    use super::super::command::RegisterBroker;
+    use super::super::command::{Heartbeat, RegisterBroker};
     use super::super::state::State;
     use super::*;
-    use crate::base::{BrokerEpoch, BrokerId};
+    use crate::base::{BrokerEpoch, BrokerId, LeaderEpoch, PartitionIndex};
 
     /// Knows `retention.ms` (a number), `cleanup.policy` (a list) and `node.id` (read-only).
     pub struct FewRules;
@@ -207,6 +253,7 @@ pub(crate) mod testing {
     pub struct Cluster {
         pub controller: Controller,
         pub state: State,
+        pub now: Monotonic,
     }
 
     impl Cluster {
@@ -214,7 +261,7 @@ pub(crate) mod testing {
             let settings = ControllerSettings { default_partitions: 3, ..ControllerSettings::default() };
             let ids = IdSource::Seeded(Random::seeded(1));
             let controller = Controller::new(settings, Rc::new(FewRules), ids, Random::seeded(2));
-            let mut cluster = Self { controller, state: State::default() };
+            let mut cluster = Self { controller, state: State::default(), now: Monotonic::ZERO };
             cluster.state.apply(1, &[Record::Cluster { id: "test".into() }]).unwrap();
             for id in 1..=brokers {
                 cluster.register(id);
@@ -222,8 +269,98 @@ pub(crate) mod testing {
             cluster
         }
 
-        pub fn register(&mut self, id: i32) -> BrokerEpoch {
-            let request = RegisterBroker {
+        /// Brokers 1 to `brokers` among each other, all unfenced; sessions of ten seconds.
+        pub fn of_many(brokers: i32) -> Self {
+            let stamp = Stamp { elr: true, min_isr: 1, unclean_election: false };
+            let settings = ControllerSettings {
+                cluster: Some(ClusterSettings { session_timeout: Duration::from_secs(10), stamp }),
+                ..ControllerSettings::default()
+            };
+            let ids = IdSource::Seeded(Random::seeded(1));
+            let controller = Controller::new(settings, Rc::new(FewRules), ids, Random::seeded(2));
+            let mut cluster = Self { controller, state: State::default(), now: Monotonic::ZERO };
+            cluster.state.apply(1, &[Record::Cluster { id: "test".into() }]).unwrap();
+            cluster.controller.sessions().borrow_mut().begin(cluster.state.image(), cluster.now);
+            for id in 1..=brokers {
+                let epoch = cluster.start(id, None).unwrap();
+                let state = cluster.beat(id, epoch, |_| {}).unwrap();
+                assert!(!state.is_fenced, "it has caught up");
+            }
+            cluster
+        }
+
+        /// The request of one process among several: each call is another process.
+        pub fn registration(&mut self, id: i32, previous: Option<BrokerEpoch>) -> RegisterBroker {
+            let incarnation = u128::from(self.state.image().version()) << 64 | id as u128;
+            RegisterBroker {
+                incarnation: Uuid::from_u128(incarnation),
+                log_dirs: vec![Uuid::from_u128(1000 + id as u128)],
+                fenced: true,
+                previous_epoch: previous,
+                ..Self::request(id)
+            }
+        }
+
+        pub fn start(&mut self, id: i32, previous: Option<BrokerEpoch>) -> Result<BrokerEpoch, Refusal> {
+            let request = self.registration(id, previous);
+            self.run(Command::RegisterBroker(request)).map(Response::broker_epoch)
+        }
+
+        /// A heartbeat of a broker that has the newest image, unless `with` says otherwise.
+        pub fn beat(
+            &mut self,
+            id: i32,
+            epoch: BrokerEpoch,
+            with: impl FnOnce(&mut Heartbeat),
+        ) -> Result<super::super::command::BrokerState, Refusal> {
+            let mut beat = Heartbeat {
+                id: BrokerId(id),
+                epoch,
+                metadata_version: self.state.image().version(),
+                wants_fence: false,
+                wants_shutdown: false,
+            };
+            with(&mut beat);
+            self.controller.sessions().borrow_mut().touch(beat.id, beat.epoch, self.now);
+            self.run(Command::Heartbeat(beat)).map(Response::broker_state)
+        }
+
+        pub fn pass(&mut self, seconds: u64) {
+            self.now = self.now.plus(Duration::from_secs(seconds));
+        }
+
+        /// Adds a topic of one partition as it stands.
+        pub fn put(&mut self, name: &str, replicas: &[i32], isr: &[i32], leader: i32) -> TopicId {
+            let ids = |ids: &[i32]| ids.iter().copied().map(BrokerId).collect::<Box<[BrokerId]>>();
+            let topic = TopicId(Uuid::from_u128(name.len() as u128 + 77));
+            let partition = super::super::image::PartitionImage {
+                replicas: ids(replicas),
+                isr: ids(isr),
+                leader: Some(BrokerId(leader)),
+                leader_epoch: LeaderEpoch(4),
+                partition_epoch: 7,
+                directories: Box::default(),
+                transit: None,
+            };
+            let records = [
+                Record::Topic { name: name.into(), id: topic },
+                Record::Partition { topic, index: PartitionIndex(0), partition },
+            ];
+            self.state.apply(self.state.image().version() + 1, &records).unwrap();
+            topic
+        }
+
+        /// Leader, those in sync, those that are eligible.
+        pub fn state_of(&self, name: &str) -> (Option<i32>, Vec<i32>, Vec<i32>) {
+            let topic = self.state.image().topic(name).unwrap();
+            let partition = &topic.partitions[0];
+            let numbers = |ids: &[BrokerId]| ids.iter().map(|id| id.0).collect::<Vec<_>>();
+            let leader = partition.leader.map(|id| id.0);
+            (leader, numbers(&partition.isr), numbers(&partition.transit().elr))
+        }
+
+        fn request(id: i32) -> RegisterBroker {
+            RegisterBroker {
                 id: BrokerId(id),
                 cluster_id: "test".into(),
                 incarnation: Uuid::from_u128(id as u128),
@@ -231,13 +368,17 @@ pub(crate) mod testing {
                 rack: None,
                 log_dirs: Vec::new(),
                 fenced: false,
-            };
-            self.run(Command::RegisterBroker(request)).unwrap().broker_epoch()
+                previous_epoch: None,
+            }
+        }
+
+        pub fn register(&mut self, id: i32) -> BrokerEpoch {
+            self.run(Command::RegisterBroker(Self::request(id))).unwrap().broker_epoch()
         }
 
         /// Handles and applies.
         pub fn run(&mut self, command: Command) -> Result<Response, Refusal> {
-            let outcome = self.controller.handle(self.state.image(), command)?;
+            let outcome = self.controller.handle(self.state.image(), command, self.now)?;
             self.state.apply(self.state.image().version() + 1, &outcome.records).unwrap();
             Ok(outcome.response)
         }

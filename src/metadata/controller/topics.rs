@@ -188,7 +188,7 @@ impl Controller {
         self.place(image, 0..partitions as usize, factor as usize, None)
     }
 
-    /// Replicas on unfenced brokers; fenced ones only fill up what those cannot give.
+    /// Replicas on unfenced brokers; fenced ones only fill up what those cannot give. One that is about to stop gets none.
     fn place(
         &mut self,
         image: &Image,
@@ -199,7 +199,7 @@ impl Controller {
         let refuse = |why: String| Err(Refusal::new(ErrorCode::InvalidReplicationFactor, why));
         let alive: Vec<Candidate<'_>> = image
             .brokers()
-            .filter(|broker| !broker.fenced)
+            .filter(|broker| broker.serves())
             .map(|broker| Candidate { id: broker.id, rack: broker.rack.as_deref() })
             .collect();
         let fenced: Vec<BrokerId> = image.brokers().filter(|b| b.fenced).map(|b| b.id).collect();
@@ -348,13 +348,14 @@ fn partition_records(
             leader_epoch: LeaderEpoch(0),
             partition_epoch: 0,
             directories: Box::default(),
+            transit: None,
         };
         Record::Partition { topic, index: PartitionIndex(number as i32), partition }
     })
 }
 
 fn is_alive(image: &Image, id: BrokerId) -> bool {
-    image.broker(id).is_some_and(|broker| !broker.fenced)
+    image.broker(id).is_some_and(|broker| broker.serves())
 }
 
 fn replication_factor(topic: &TopicImage) -> Option<usize> {

@@ -1,0 +1,55 @@
+//! `kuring format`: hands its arguments to the server.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::name_and_value;
+use super::output::{Failure, Output};
+use crate::server::{self, FormatError};
+
+const EXAMPLES: &str = "Examples:
+  kuring format --new-id
+  kuring format --cluster-id MkU3OEVBNTcwNTJENDM2Qg --config /etc/kuring/server.properties
+
+A node that is alone formats its directories by itself when it starts. Nodes that shall be one cluster must be told the
+same id before.
+
+Exit codes: 0 done, 1 failed (one line on standard error says why), 2 wrong usage.";
+
+/// Makes the log directories those of a node of a cluster, as kafka-storage.sh format does
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+#[command(group(clap::ArgGroup::new("what").required(true).args(["cluster_id", "new_id"])))]
+pub(super) struct FormatArguments {
+    /// The cluster's id, the same for all its nodes
+    #[arg(long, value_name = "ID")]
+    cluster_id: Option<String>,
+    /// Print an id for a new cluster and do nothing else
+    #[arg(long)]
+    new_id: bool,
+    /// Kafka's server.properties
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// A property that overrides the file's
+    #[arg(long, value_name = "NAME=VALUE", value_parser = name_and_value)]
+    set: Vec<(String, String)>,
+    /// Directories that are this node's and this cluster's already are no failure
+    #[arg(long)]
+    ignore_formatted: bool,
+}
+
+pub(super) fn run(arguments: FormatArguments) -> Result<(), Failure> {
+    let mut out = Output::stdout();
+    let Some(cluster_id) = arguments.cluster_id else {
+        out.write(format!("{}\n", server::new_cluster_id()).as_bytes())?;
+        return out.finish();
+    };
+    let formatted = server::format(arguments.config, &arguments.set, &cluster_id, arguments.ignore_formatted)
+        .map_err(|FormatError(message)| Failure::Told(message))?;
+    for (path, is_new) in formatted {
+        let what = if is_new { "formatted" } else { "was formatted before" };
+        out.write(format!("{}: {what}\n", path.display()).as_bytes())?;
+    }
+    out.finish()
+}

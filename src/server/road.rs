@@ -1,0 +1,197 @@
+//! The road to the controller, wherever it is: on this node at once, on another over its link. Lives on shard 0.
+//!
+//! What was not taken is asked again until somebody takes it or the time is over: a controller that is lost is replaced
+//! soon. What may have been taken is never asked twice: its fate is not known, and whoever asked is told so.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use super::control::submit_here;
+use crate::api::{broker_heartbeat, broker_registration};
+use crate::base::clock;
+use crate::base::{BrokerEpoch, BrokerId};
+use crate::io::runtime::sleep;
+use crate::metadata::{
+    BrokerState, Command, Heartbeat, Refusal, RegisterBroker, Response, decode_result, encode_command,
+};
+use crate::peer::{FRAME_BYTES_MAX, Failed, Lane, Links, PeerError, PeerKey};
+use crate::raft::Quorum;
+use crate::shard::Shard;
+use crate::wire::ErrorCode;
+
+const REGISTRATION_CALL_MAX: Duration = Duration::from_secs(5);
+
+/// A command's way there and back, with the commit between; Kafka's `request.timeout.ms`.
+const COMMAND_CALL_MAX: Duration = Duration::from_secs(30);
+
+/// A command looks so long for a controller that takes it, and longer where one is replaced slowly.
+const SEARCH_TIME_MIN: Duration = Duration::from_secs(5);
+const SEARCH_PAUSE: Duration = Duration::from_millis(20);
+
+/// How long an answer waits for what it tells of to be here.
+const ARRIVAL_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// Beside the body of a command's frame.
+const FRAME_REST_BYTES: usize = 64;
+
+/// The ways of one node.
+pub(super) struct Road {
+    node: BrokerId,
+    shard: Rc<Shard>,
+    quorum: Rc<Quorum>,
+    links: Rc<Links>,
+    search_time: Duration,
+    beat_time: Duration,
+}
+
+/// Where the controller is.
+enum Place {
+    Here,
+    There(BrokerId),
+    Unknown,
+}
+
+impl Road {
+    /// `failover`: how fast a lost controller is replaced; `beat_time`: how long a heartbeat may take.
+    pub(super) fn new(
+        shard: Rc<Shard>,
+        quorum: Rc<Quorum>,
+        links: Rc<Links>,
+        failover: Duration,
+        beat_time: Duration,
+    ) -> Rc<Self> {
+        let search_time = SEARCH_TIME_MIN.max(failover.saturating_mul(4));
+        let node = links.identity().node;
+        Rc::new(Self { node, shard, quorum, links, search_time, beat_time })
+    }
+
+    pub(super) fn quorum(&self) -> &Rc<Quorum> {
+        &self.quorum
+    }
+
+    fn place(&self) -> Place {
+        let leadership = self.quorum.leadership();
+        match leadership.leader.filter(|leader| *leader != self.node) {
+            _ if leadership.is_own => Place::Here,
+            Some(leader) => Place::There(leader),
+            None => Place::Unknown,
+        }
+    }
+
+    /// Has the controller carry out a command. Once it is answered this node has an image with what it did.
+    pub(super) async fn submit(&self, command: Command) -> Result<Response, Refusal> {
+        let Some(body) = encode_command(&command) else {
+            return submit_here(&self.shard, &self.quorum, command).await;
+        };
+        let until = clock::monotonic().plus(self.search_time);
+        loop {
+            let not_taken = match self.place() {
+                Place::Here => match submit_here(&self.shard, &self.quorum, command.clone()).await {
+                    Err(refusal) if refusal.code == ErrorCode::NotController => refusal,
+                    result => return result,
+                },
+                Place::There(controller) => match self.forward(controller, &body).await {
+                    Err(NotTaken(refusal)) => refusal,
+                    Ok(Err(refusal)) if refusal.code == ErrorCode::NotController => refusal,
+                    Ok(result) => return result,
+                },
+                Place::Unknown => {
+                    Refusal::new(ErrorCode::NotController, "There is no controller at the moment.")
+                }
+            };
+            if clock::monotonic() >= until || self.quorum.is_closed() || self.shard.is_stopping() {
+                return Err(not_taken);
+            }
+            sleep(SEARCH_PAUSE).await;
+        }
+    }
+
+    async fn forward(
+        &self,
+        controller: BrokerId,
+        body: &[u8],
+    ) -> Result<Result<Response, Refusal>, NotTaken> {
+        if body.len() > FRAME_BYTES_MAX - FRAME_REST_BYTES {
+            let text = "The request is too large for one metadata change: split it.";
+            return Ok(Err(Refusal::new(ErrorCode::PolicyViolation, text)));
+        }
+        let link = self.links.link(controller, Lane::Forward);
+        let answer = match link.call_once(PeerKey::Command, body, COMMAND_CALL_MAX).await {
+            Ok(answer) => answer,
+            Err(Failed { error, was_sent: true }) => {
+                let text = format!(
+                    "Whether the change is made is not known: controller {controller} has not answered: {error}."
+                );
+                return Ok(Err(Refusal::new(ErrorCode::RequestTimedOut, text)));
+            }
+            Err(Failed { error, was_sent: false }) => {
+                let text = format!("Controller {controller} cannot be reached: {error}.");
+                return Err(NotTaken(Refusal::new(ErrorCode::NotController, text)));
+            }
+        };
+        let Ok((version, result)) = decode_result(&answer) else {
+            let text = format!("The answer of controller {controller} does not decode.");
+            return Ok(Err(Refusal::new(ErrorCode::UnknownServerError, text)));
+        };
+        self.await_version(version).await;
+        Ok(result)
+    }
+
+    /// Waits until this node has what the controller had when it answered: whoever asks this node next finds it.
+    async fn await_version(&self, version: u64) {
+        let until = clock::monotonic().plus(ARRIVAL_TIME_MAX);
+        while self.quorum.image().version() < version {
+            if clock::monotonic() >= until || self.quorum.is_closed() {
+                tracing::warn!(version, "a change that the controller made has not arrived here");
+                return;
+            }
+            sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// Asks the controller once.
+    pub(super) async fn register(
+        &self,
+        registration: &RegisterBroker,
+    ) -> Result<Result<BrokerEpoch, ErrorCode>, PeerError> {
+        let controller = match self.place() {
+            Place::Here => {
+                let command = Command::RegisterBroker(registration.clone());
+                let result = self.quorum.submit(command).await;
+                return Ok(result.map(Response::broker_epoch).map_err(|refusal| {
+                    tracing::info!("the registration is refused: {refusal}");
+                    refusal.code
+                }));
+            }
+            Place::There(controller) => controller,
+            Place::Unknown => return Ok(Err(ErrorCode::NotController)),
+        };
+        let request = broker_registration::request(registration)
+            .map_err(|_| PeerError::Malformed("a registration that cannot be said"))?;
+        let link = self.links.link(controller, Lane::Control);
+        let answer = link.call(PeerKey::BrokerRegistration, &request, REGISTRATION_CALL_MAX).await?;
+        broker_registration::read_answer(&answer)
+            .map_err(|_| PeerError::Malformed("an answer to a registration that does not decode"))
+    }
+
+    /// Says once that this broker is there.
+    pub(super) async fn beat(&self, beat: Heartbeat) -> Result<Result<BrokerState, ErrorCode>, PeerError> {
+        let controller = match self.place() {
+            Place::Here => {
+                let result = self.quorum.submit(Command::Heartbeat(beat)).await;
+                return Ok(result.map(Response::broker_state).map_err(|refusal| refusal.code));
+            }
+            Place::There(controller) => controller,
+            Place::Unknown => return Ok(Err(ErrorCode::NotController)),
+        };
+        let request = broker_heartbeat::request(&beat)
+            .map_err(|_| PeerError::Malformed("a heartbeat that cannot be said"))?;
+        let link = self.links.link(controller, Lane::Session);
+        let answer = link.call(PeerKey::BrokerHeartbeat, &request, self.beat_time).await?;
+        broker_heartbeat::read_answer(&answer)
+            .map_err(|_| PeerError::Malformed("an answer to a heartbeat that does not decode"))
+    }
+}
+
+/// The controller has surely not carried it out.
+struct NotTaken(Refusal);
