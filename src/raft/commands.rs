@@ -277,6 +277,14 @@ impl<F: Files> Driver<F> {
                 return Err(not_controller(leadership));
             }
             self.activate(leadership);
+            if !self.has_begun() {
+                // It may have come before the news that this node leads.
+                self.begin_cluster().await;
+                if !self.has_begun() {
+                    let text = "The cluster has not begun yet.";
+                    return Err(Refusal::new(ErrorCode::NotController, text));
+                }
+            }
             let image = self.applied.borrow().state.image().clone();
             let outcome = self.controller.handle(&image, command.clone(), clock::monotonic())?;
             if outcome.records.is_empty() {
@@ -369,12 +377,14 @@ impl<F: Files> Driver<F> {
         Ok(())
     }
 
+    /// Whether the cluster has its id; a node alone has given it one before it takes commands.
+    fn has_begun(&self) -> bool {
+        self.cluster.is_none() || !self.applied.borrow().state.image().cluster_id().is_empty()
+    }
+
     /// A cluster that is new gets its id from its first leader.
     async fn begin_cluster(&mut self) {
-        let Some(cluster) = &self.cluster else { return };
-        if !self.applied.borrow().state.image().cluster_id().is_empty() {
-            return;
-        }
+        let Some(cluster) = self.cluster.as_ref().filter(|_| !self.has_begun()) else { return };
         let record = Record::Cluster { id: cluster.cluster_id.clone() };
         if self.await_undecided().await.is_ok()
             && let Err(error) = self.begin(vec![record]).await
