@@ -23,11 +23,12 @@ const PLAINTEXT: &str = "kuring.peers.plaintext";
 const FAILOVER_MS: &str = "kuring.quorum.failover.ms";
 const SESSION_TIMEOUT_MS: &str = "broker.session.timeout.ms";
 const HEARTBEAT_INTERVAL_MS: &str = "broker.heartbeat.interval.ms";
+const REPLICA_LAG_TIME_MAX_MS: &str = "replica.lag.time.max.ms";
 const REGISTRATION_TIMEOUT_MS: &str = "initial.broker.registration.timeout.ms";
 
 /// Kafka's properties that say something to a node among others only.
-pub(super) const WITHOUT_EFFECT_ALONE: [&str; 3] =
-    [SESSION_TIMEOUT_MS, HEARTBEAT_INTERVAL_MS, REGISTRATION_TIMEOUT_MS];
+pub(super) const WITHOUT_EFFECT_ALONE: [&str; 4] =
+    [SESSION_TIMEOUT_MS, HEARTBEAT_INTERVAL_MS, REGISTRATION_TIMEOUT_MS, REPLICA_LAG_TIME_MAX_MS];
 
 /// More voters only make every change slower.
 const VOTERS_MAX: usize = 9;
@@ -45,6 +46,8 @@ pub struct ClusterConfig {
     pub heartbeat_interval: Duration,
     /// A start waits so long for a controller that takes its registration.
     pub registration_timeout: Duration,
+    /// A follower that has not had all of its leader's records for so long is out of sync.
+    pub replica_lag_max: Duration,
 }
 
 /// One of `controller.quorum.voters`.
@@ -116,6 +119,7 @@ pub(super) fn cluster(
         session_timeout: duration(SESSION_TIMEOUT_MS),
         heartbeat_interval: duration(HEARTBEAT_INTERVAL_MS),
         registration_timeout: duration(REGISTRATION_TIMEOUT_MS),
+        replica_lag_max: duration(REPLICA_LAG_TIME_MAX_MS),
     }))
 }
 

@@ -301,11 +301,16 @@ impl Leadership {
         proposal
     }
 
+    /// Whether the controller's word on `proposal` is waited for.
+    pub fn is_proposed(&self, proposal: &IsrProposal) -> bool {
+        let is_last = proposal.partition_epoch == self.partition_epoch && proposal.leader_epoch == self.epoch;
+        self.proposed.is_some() && is_last
+    }
+
     /// Takes the controller's answer to `proposal`; true if those in sync are others now. An answer to a proposal that
     /// is not the last one changes nothing: the metadata has said more meanwhile.
     pub fn altered(&mut self, proposal: &IsrProposal, answer: Result<AlteredIsr, ErrorCode>) -> bool {
-        let is_last = proposal.partition_epoch == self.partition_epoch && proposal.leader_epoch == self.epoch;
-        if self.proposed.is_none() || !is_last {
+        if !self.is_proposed(proposal) {
             return false;
         }
         match answer {

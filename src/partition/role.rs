@@ -168,6 +168,14 @@ impl<F: Files, T> Partition<F, T> {
         }
     }
 
+    /// Whether it still waits for the controller's word on a proposal.
+    pub fn is_proposed(&self, proposal: &IsrProposal) -> bool {
+        match &self.role {
+            Role::Leader(leadership) => leadership.is_proposed(proposal),
+            _ => false,
+        }
+    }
+
     /// Takes the controller's answer to a proposal; true when the high watermark moved.
     pub fn isr_altered(
         &mut self,

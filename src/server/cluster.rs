@@ -80,7 +80,7 @@ impl Prepared {
             return Err(StartError::Cluster(text.to_owned()));
         }
         tracing::warn!(
-            "kuring.cluster.unfinished: PARTITIONS ARE NOT REPLICATED, a lost node takes its data with it"
+            "kuring.cluster.unfinished: FOR TESTS ALONE, replication is not finished: a lost node may take its data with it"
         );
         let listener = bind_to(listener, config)?;
         let incarnation = uuid::Uuid::new_v4();

@@ -18,7 +18,7 @@ use crate::base::{Offset, ShardId};
 use crate::io::os::OsFiles;
 use crate::io::runtime::{Queue, spawn};
 use crate::log::{OffsetMetadata, Read, ReadError, ReadJob, ReadPlan};
-use crate::partition::{Committed, FollowerFetch, ReadOutcome, Waterline};
+use crate::partition::{Committed, FollowerFetch, IsrProposal, ReadOutcome, Waterline};
 use crate::wire::ErrorCode;
 
 /// What a request would return now.
@@ -37,6 +37,7 @@ struct Planned {
 struct Progress {
     committed: Vec<Committed<AppendToken>>,
     moved: Vec<PartitionKey>,
+    proposals: Vec<(PartitionKey, IsrProposal)>,
 }
 
 impl Shard {
@@ -98,6 +99,10 @@ impl Shard {
         self.finish_appends(progress.committed);
         for key in progress.moved {
             self.wake_fetches(key);
+        }
+        for (key, proposal) in progress.proposals {
+            self.counters.isr_expands.increment();
+            self.propose_isr(key, proposal);
         }
     }
 
@@ -376,6 +381,8 @@ fn note_fetch(
     if partition.note_fetch(fetch, clock::now(), &mut progress.committed)? {
         progress.moved.push(part.key);
     }
+    let proposal = partition.expand_isr(follower.broker);
+    progress.proposals.extend(proposal.map(|proposal| (part.key, proposal)));
     Ok(())
 }
 

@@ -15,6 +15,7 @@ mod fetches;
 mod figures;
 mod follow;
 mod intake;
+mod isr;
 mod jobs;
 mod lifecycle;
 mod mesh;
@@ -120,6 +121,10 @@ crate::counters! {
         pub replicated_records: total "kuring_replica_append_records_total",
         /// Bytes of record batches that followers of this shard have got from their leaders.
         pub replicated_bytes: total "kuring_replica_append_bytes_total",
+        /// Times that a leader found followers that had fallen behind.
+        pub isr_shrinks: total "kuring_isr_shrinks_total",
+        /// Times that a leader found a follower that has come to be in sync.
+        pub isr_expands: total "kuring_isr_expands_total",
         /// Times that a follower's log was cut where it parted from its leader's.
         pub truncations: total "kuring_replica_truncations_total",
         /// Of those, the ones that took records below the follower's high watermark: records were lost.
@@ -238,6 +243,8 @@ pub struct Shard {
     dirty: RefCell<Vec<Rc<Replica>>>,
     /// The brokers, for the partitions that have other replicas.
     brokers: Brokers,
+    /// Who is to be in sync, on the way to the controller.
+    proposals: isr::Proposals,
     /// What follows other brokers.
     follows: roles::Follows,
     /// Partitions with followers that were appended to in this turn.
@@ -279,7 +286,9 @@ impl Shard {
         let chunks = ChunkPool::new(usize::try_from(receive_bytes).unwrap_or(usize::MAX));
         let serve_bytes = settings.config.serving_limits.serve_bytes_max;
         let serve_memory = Rc::new(Budget::new(usize::try_from(serve_bytes).unwrap_or(usize::MAX)));
-        let brokers = Brokers::new(settings.broker, REPLICA_LAG_TIME_MAX);
+        let lag_max =
+            settings.config.cluster.as_ref().map_or(Duration::MAX, |cluster| cluster.replica_lag_max);
+        let brokers = Brokers::new(settings.broker, lag_max);
         let shard = Rc::new(Self {
             id,
             settings,
@@ -293,6 +302,7 @@ impl Shard {
             timers: timers::Timers::new(crate::base::clock::monotonic()),
             dirty: RefCell::default(),
             brokers,
+            proposals: isr::Proposals::default(),
             follows: roles::Follows::default(),
             grown: RefCell::default(),
             fresh_appends: RefCell::default(),
@@ -317,6 +327,9 @@ impl Shard {
         timers::start(&shard);
         jobs::start_sweeps(&shard);
         scrub::start(&shard);
+        if shard.settings.greetings.is_some() {
+            isr::start_sweep(&shard);
+        }
         shard
     }
 
@@ -526,9 +539,6 @@ impl Shard {
         self.replicas.borrow().get(&key).cloned()
     }
 }
-
-/// A follower that has not had all of its leader's records for so long is out of sync (`replica.lag.time.max.ms`).
-const REPLICA_LAG_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// The log start and the high watermark where they are not known.
 const NO_OFFSET: Offset = Offset(-1);

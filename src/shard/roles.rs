@@ -78,7 +78,7 @@ impl Shard {
 
     /// Takes note of the brokers that serve.
     pub(super) fn know_brokers(&self, image: &Image) {
-        let alive = image.brokers().filter(|broker| !broker.fenced);
+        let alive = image.brokers().filter(|broker| broker.serves());
         self.brokers.set_alive(alive.map(|broker| (broker.id, broker.epoch)));
     }
 

@@ -14,8 +14,8 @@ pub(super) static CLUSTER: &[Definition] = &[
         Some("false"),
         Any,
         High,
-        "Forms the cluster of controller.quorum.voters with what is there of it: metadata is replicated, \
-         partitions are not. For kuring's own tests.",
+        "Forms the cluster of controller.quorum.voters with what is there of it: metadata and \
+         partitions are replicated, and not all of it is finished. For kuring's own tests.",
     )
     .internal(),
     p(
@@ -70,6 +70,15 @@ pub(super) static CLUSTER: &[Definition] = &[
         AtLeast(1),
         Medium,
         "How long the start of a broker waits for a controller that takes its registration.",
+    )
+    .internal(),
+    p(
+        "replica.lag.time.max.ms",
+        Int,
+        Some("30000"),
+        AtLeast(1),
+        High,
+        "A follower that has not had all of its leader's records for so long is out of sync.",
     )
     .internal(),
 ];
