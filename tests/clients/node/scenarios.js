@@ -254,6 +254,7 @@ async function groupShare () {
 async function groupCrash () {
   const topic = await create('crash', 4)
   const other = spawn(process.execPath, [process.argv[1], bootstrap, 'member', 'crash', topic], { stdio: 'ignore' })
+  process.on('exit', () => other.kill('SIGKILL'))
   const one = await member('crash', topic, { sessionTimeout: 6000 })
   await share([2], one)
   other.kill('SIGKILL')

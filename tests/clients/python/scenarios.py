@@ -1,5 +1,6 @@
 """What the Python clients share: a scenario's line of output and the exit code."""
 
+import atexit
 import os
 import pathlib
 import subprocess
@@ -65,6 +66,8 @@ class Member:
 
     def __init__(self, group, topic):
         self.process = subprocess.Popen([sys.executable, sys.argv[0], sys.argv[1], "member", group, topic])
+        # Also when the scenario fails.
+        atexit.register(self.kill)
 
     def kill(self):
         self.process.kill()
