@@ -384,3 +384,25 @@ fn an_administrator_that_removes_a_member_by_its_instance_id_is_not_told_the_mem
     );
     assert_eq!(h.group().len(), 1);
 }
+
+#[test]
+fn a_group_that_is_changing_its_kind_answers_no_heartbeat_before_it_has() {
+    let (mut h, _) = Harness::consumers(&[("t", 2)]);
+    let old = classic_group(&mut h);
+    let request = HeartbeatRequest::default()
+        .with_group_id(GroupId(text(GROUP)))
+        .with_generation_id(1)
+        .with_member_id(text(&old));
+    let beat = Request::Heartbeat(request);
+    assert!(h.beat(&beat).is_some());
+    h.holds_appends = true;
+    h.version = 1;
+    h.send(Request::ConsumerHeartbeat(join("new", &["t"])));
+    assert_eq!(h.held.len(), 1, "the upgrade is written");
+    assert_eq!(h.beat(&beat), None);
+    h.version = 9;
+    let waiting = h.send(beat);
+    assert_eq!(h.reply(waiting), None);
+    h.release();
+    assert!(h.reply(waiting).is_some());
+}

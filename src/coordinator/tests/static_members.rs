@@ -202,3 +202,16 @@ fn a_wrong_member_id_of_a_known_instance_is_fenced() {
     let join = h.send(Request::Join(static_join("i9", &ids[0])));
     assert_eq!(h.join_reply(join).error_code, ErrorCode::UnknownMemberId.code());
 }
+
+#[test]
+fn a_static_member_that_came_back_and_is_silent_is_out_when_its_session_ends() {
+    let mut h = Harness::new();
+    stable(&mut h, 1);
+    h.pass(1_000);
+    let join = h.send(Request::Join(static_join("i0", "")));
+    assert_eq!(h.join_reply(join).error_code, OK);
+    h.pass(SESSION_MS as u64 - 1);
+    assert_eq!(h.state(), "Stable");
+    h.pass(1);
+    assert_eq!(h.state(), "Empty");
+}

@@ -88,6 +88,18 @@ fn held(partitions: &Partitions) -> BTreeSet<(TopicId, PartitionIndex)> {
 }
 
 #[test]
+fn partitions_are_evened_out_as_far_as_the_steps_reach() {
+    let mut group = Group::new(&[6, 1]).member("a", &[0]).member("b", &[0, 1]);
+    group.members[0].3.insert(topic(0), (0..6).map(PartitionIndex).collect());
+    let sizes = |steps: usize| -> Vec<usize> {
+        let targets = uniform::assign_mixed(&group.candidates(), &group.counts, steps);
+        targets.iter().map(|target| held(target).len()).collect()
+    };
+    assert_eq!(sizes(1_000), [4, 3]);
+    assert_eq!(sizes(1), [6, 1]);
+}
+
+#[test]
 fn range_shares_two_topics_of_four_partitions_evenly() {
     let mut group = Group::new(&[4, 4]).member("C0", &[0, 1]).member("C1", &[0, 1]);
     group.settle(Assignor::Range);
