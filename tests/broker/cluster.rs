@@ -116,7 +116,7 @@ impl Cluster {
     }
 
     /// Every node that runs shows these brokers to clients.
-    fn await_brokers(&self, expected: &[i32]) {
+    pub(super) fn await_brokers(&self, expected: &[i32]) {
         for (index, node) in self.running() {
             eventually(&format!("node {} shows brokers {expected:?}", index + 1), || {
                 let shown: BTreeSet<i32> =
@@ -191,7 +191,7 @@ fn create_through(raw: &mut Raw, topic: &str, partitions: i32, replicas: i16) ->
 }
 
 /// The topic's partitions as the node shows them; the code of the topic if it has one.
-fn partitions(raw: &mut Raw, topic: &str) -> Result<Vec<MetadataResponsePartition>, i16> {
+pub(super) fn partitions(raw: &mut Raw, topic: &str) -> Result<Vec<MetadataResponsePartition>, i16> {
     let wanted = MetadataRequestTopic::default().with_name(Some(name(topic)));
     let request =
         MetadataRequest::default().with_topics(Some(vec![wanted])).with_allow_auto_topic_creation(false);

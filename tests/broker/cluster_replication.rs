@@ -11,7 +11,7 @@ use kafka_protocol::messages::{BrokerId, CreateTopicsRequest, FetchRequest};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::util::Timeout;
 
-use super::cluster::Cluster;
+use super::cluster::{Cluster, partitions};
 use super::harness::client::Client;
 use super::harness::raw::{Raw, name};
 use super::harness::{Broker, eventually};
@@ -53,6 +53,19 @@ fn await_equal(cluster: &Cluster, count: i32) {
             logs.all(|log| log == first).then_some(())
         });
     }
+}
+
+/// The brokers in sync with each partition, as a node that runs says it.
+fn isr_of(cluster: &Cluster) -> Vec<Vec<i32>> {
+    let (_, node) = cluster.running().next().expect("one runs");
+    let mut found = partitions(&mut Raw::connect(node), TOPIC).expect("the topic is there");
+    found.sort_by_key(|partition| partition.partition_index);
+    let ids = |nodes: &[kafka_protocol::messages::BrokerId]| {
+        let mut ids: Vec<i32> = nodes.iter().map(|node| node.0).collect();
+        ids.sort_unstable();
+        ids
+    };
+    found.iter().map(|partition| ids(&partition.isr_nodes)).collect()
 }
 
 /// Sends records until each of them is acknowledged; `values` by partition is what was.
@@ -144,5 +157,55 @@ fn a_stranger_does_not_fetch_as_a_replica() {
         let request = FetchRequest::default().with_replica_state(state).with_max_wait_ms(0);
         let answer = Raw::connect(node).call(17, &request);
         assert_eq!(answer.error_code, 6, "NOT_LEADER_OR_FOLLOWER");
+    }
+}
+
+#[test]
+fn no_acknowledged_record_is_lost_with_its_leader_and_all_replicas_become_equal() {
+    if Broker::is_kafka() {
+        return;
+    }
+    let count = 3;
+    let mut cluster = Cluster::start();
+    cluster.await_brokers(&[1, 2, 3]);
+    create(&cluster, count);
+    Raw::connect(&cluster.nodes[0]).set_topic_config(TOPIC, "min.insync.replicas", Some("2"));
+    let mut acknowledged = BTreeMap::new();
+    let client = Client::of_all(cluster.running().map(|(_, node)| node.bootstrap()));
+    let settings = [("enable.idempotence", "true"), ("message.timeout.ms", "60000")];
+    let producer = client.producer(&settings);
+    client.await_partitions(TOPIC, count);
+    produce(&client, &producer, 0..600, count, &mut acknowledged);
+    await_equal(&cluster, count);
+    assert_eq!(isr_of(&cluster), vec![vec![1, 2, 3]; 3]);
+
+    for round in 1..=2_u32 {
+        let victim = {
+            let (_, node) = cluster.running().next().expect("all run");
+            let found = partitions(&mut Raw::connect(node), TOPIC).expect("the topic is there");
+            found[0].leader_id.0 as usize - 1
+        };
+        // In the middle of its work.
+        std::thread::scope(|scope| {
+            let sending = scope.spawn(|| {
+                let mut acknowledged = BTreeMap::new();
+                produce(&client, &producer, round * 600..(round + 1) * 600, count, &mut acknowledged);
+                acknowledged
+            });
+            std::thread::sleep(Duration::from_millis(20));
+            cluster.nodes[victim].kill();
+            let sent = sending.join().expect("all was acknowledged");
+            for (partition, values) in sent {
+                acknowledged.entry(partition).or_default().extend(values);
+            }
+        });
+        let left = Client::of_all(cluster.running().map(|(_, node)| node.bootstrap()));
+        check(&left, &acknowledged);
+        await_equal(&cluster, count);
+        cluster.start_stopped();
+        cluster.await_brokers(&[1, 2, 3]);
+        await_equal(&cluster, count);
+        eventually("it is in sync again", || (isr_of(&cluster) == vec![vec![1, 2, 3]; 3]).then_some(()));
+        check(&client, &acknowledged);
     }
 }
