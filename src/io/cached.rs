@@ -1,4 +1,4 @@
-//! Probes of the page cache: what is not there must not be read on a shard.
+//! Probes of the page cache: what is not there must not be read on a shard. And advice to it.
 
 use std::io::{self, IoSliceMut};
 use std::num::NonZeroU64;
@@ -89,13 +89,26 @@ pub fn read_ahead(file: &impl AsFd, position: u64, length: u64) {
     let _ = rustix::fs::fadvise(file, position, NonZeroU64::new(length), rustix::fs::Advice::WillNeed);
 }
 
+/// Has the system begin to write what is dirty of a file, without waiting for the disk: file threads only, the asking itself
+/// may wait for room in the disk's queue. What has come of it is known after a sync, and the errors of it.
+pub fn begin_write_back(file: &impl AsFd) -> io::Result<()> {
+    let descriptor = file.as_fd().as_raw_fd();
+    // SAFETY: the call takes numbers only, and the descriptor is borrowed for as long.
+    let result = unsafe { libc::sync_file_range(descriptor, 0, 0, libc::SYNC_FILE_RANGE_WRITE) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 fn cached_pages(file: BorrowedFd<'_>, offset: u64, length: u64) -> Result<u64, Errno> {
+    count_pages(file, offset, length).map(|counts| counts.cached)
+}
+
+fn count_pages(file: BorrowedFd<'_>, offset: u64, length: u64) -> Result<Counts, Errno> {
     let range = Range { offset, length };
     let mut counts = Counts::default();
     // SAFETY: the kernel reads one `cachestat_range` and writes one `cachestat`, laid out as these.
     let result = unsafe { libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), &range, &mut counts, 0) };
     match result {
-        0 => Ok(counts.cached),
+        0 => Ok(counts),
         _ => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
     }
 }
@@ -137,6 +150,23 @@ mod tests {
         };
         // A disk may be quicker than the look, once.
         assert!((0..50).any(|_| is_seen_on_its_way()));
+    }
+
+    #[test]
+    fn write_back_that_was_begun_cleans_the_pages_without_a_sync() {
+        const BYTES: u64 = 4 << 20;
+        // Not in a tmpfs, which has nothing to write to.
+        let mut file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        file.write_all(&vec![1; BYTES as usize]).unwrap();
+        let Ok(before) = count_pages(file.as_fd(), 0, BYTES) else { return };
+        assert!(before.dirty > 0, "the system has written all of it by itself");
+        begin_write_back(&file).unwrap();
+        let begun = std::time::Instant::now();
+        while count_pages(file.as_fd(), 0, BYTES).unwrap().dirty > 0 {
+            // By itself the system begins after half a minute.
+            assert!(begun.elapsed() < std::time::Duration::from_secs(20));
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
     }
 
     #[test]

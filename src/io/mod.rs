@@ -126,6 +126,10 @@ pub trait FileHandle: Send + Sync + 'static {
     /// Reserves disk blocks without changing the length (`FALLOC_FL_KEEP_SIZE`).
     fn preallocate(&self, position: u64, length: u64) -> io::Result<()>;
 
+    /// Has the system begin to write what is dirty, and waits for none of it. What is on the disk is known after a sync
+    /// only, which also has the errors of this.
+    fn begin_write_back(&self) -> io::Result<()>;
+
     /// `fdatasync`. After an error the file's contents since the last success are unknown: never retry.
     fn sync_data(&self) -> io::Result<()>;
 

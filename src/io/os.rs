@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::ReadWriteFlags;
 
+use super::cached;
 use super::journal::journal;
 use super::{DirEntry, FileHandle, Files, OpenMode};
 use crate::base::clock::Timestamp;
@@ -223,6 +224,10 @@ impl FileHandle for OsFile {
             Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
             Err(error) => Err(error.into()),
         }
+    }
+
+    fn begin_write_back(&self) -> io::Result<()> {
+        cached::begin_write_back(&self.0)
     }
 
     fn sync_data(&self) -> io::Result<()> {

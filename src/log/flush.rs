@@ -67,6 +67,11 @@ impl<F: Files> Log<F> {
         Ok(self.flushed)
     }
 
+    /// *Shard.* What starts the write-back of all that is not flushed. It changes nothing in the log.
+    pub fn write_back_job(&self) -> WriteBackJob<F> {
+        WriteBackJob { files: self.unflushed_files() }
+    }
+
     fn unflushed_segments(&self) -> impl Iterator<Item = &Segment<F>> {
         self.segments.range(self.segment_of(self.flushed)..)
     }
@@ -85,6 +90,18 @@ impl<F: Files> Log<F> {
         self.flushed = self.flushed.max(up_to);
         self.flushed_bytes = self.flushed_bytes.max(appended_bytes);
         self.flushed_at = now.monotonic;
+    }
+}
+
+/// Has the system write what a log has dirty, so that a later flush finds little left to do.
+pub struct WriteBackJob<F: Files> {
+    files: Vec<Arc<SegmentFile<F>>>,
+}
+
+impl<F: Files> WriteBackJob<F> {
+    /// *File thread.* An error is the next flush's as well, which takes the log offline for it.
+    pub fn run(self) -> std::io::Result<()> {
+        self.files.iter().try_for_each(|file| file.begin_write_back())
     }
 }
 

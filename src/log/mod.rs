@@ -64,7 +64,7 @@ pub use dir::{
 };
 pub use epochs::EpochStart;
 pub use error::{Fault, LogError, ReadError};
-pub use flush::{FlushJob, FlushOutcome};
+pub use flush::{FlushJob, FlushOutcome, WriteBackJob};
 pub use jobs::{Job, Outcome};
 pub use offsets::{OffsetLookup, TimeJob, TimestampTarget, YoungestLeft};
 pub use preallocation::Preallocation;

@@ -25,8 +25,12 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// write-back, 4 ms with it).
 const WRITE_BACK_BYTES: u64 = 8 << 20;
 
-/// While a shard has more unflushed bytes than its share, files with this much go first.
-const WRITE_BACK_BYTES_PRESSED: u64 = 64 << 10;
+/// A flush begins when so much was appended since the last. It also empties the disk's cache and commits the file
+/// system's journal, for which other writers may have to wait: hence not as often as write-back starts.
+const FLUSH_BYTES: u64 = 64 << 20;
+
+/// While a shard has more unflushed bytes than its share, files with this much are flushed first.
+const FLUSH_BYTES_PRESSED: u64 = 64 << 10;
 
 /// A replica that nobody wrote or read for so long gives its descriptors back.
 const IDLE_FILES_AFTER: Duration = Duration::from_secs(60);
@@ -44,13 +48,16 @@ impl Shard {
         if !replica.job_runs.get() && replica.with(|partition| partition.log().has_job(now)) == Ok(true) {
             self.run_jobs(replica.clone());
         }
-        let many_dirty = replica.unflushed_bytes.get() >= self.write_back_bytes();
+        let unflushed_bytes = replica.unflushed_bytes.get();
+        let many_unflushed = unflushed_bytes >= self.flush_bytes();
         let flush = replica.with(|partition| match partition.flush_due(now) {
-            None if many_dirty => partition.start_flush(),
+            None if many_unflushed => partition.start_flush(),
             due => due,
         });
         if let Ok(Some(job)) = flush {
             self.run_flush(replica.clone(), job);
+        } else if unflushed_bytes.saturating_sub(replica.written_back_bytes.get()) >= WRITE_BACK_BYTES {
+            self.begin_write_back(replica);
         }
     }
 
@@ -71,14 +78,15 @@ impl Shard {
     /// The replica's unflushed bytes are flushed, or nobody's any more.
     pub(super) fn forget_unflushed(&self, replica: &Replica) {
         let bytes = replica.unflushed_bytes.replace(0);
+        replica.written_back_bytes.set(0);
         self.unflushed_bytes.set(self.unflushed_bytes.get().saturating_sub(bytes));
     }
 
-    /// How much of a file may be dirty: less once the shard has used up its share of
+    /// How much of a file may be unflushed: less once the shard has used up its share of
     /// `kuring.unflushed.bytes`.
-    fn write_back_bytes(&self) -> u64 {
+    fn flush_bytes(&self) -> u64 {
         let share = self.settings.config.unflushed_bytes_max / u64::from(self.shards());
-        if self.unflushed_bytes.get() > share { WRITE_BACK_BYTES_PRESSED } else { WRITE_BACK_BYTES }
+        if self.unflushed_bytes.get() > share { FLUSH_BYTES_PRESSED } else { FLUSH_BYTES }
     }
 
     fn run_jobs(self: &Rc<Self>, replica: Rc<Replica>) {
@@ -134,6 +142,25 @@ impl Shard {
             }
             shard.look_for_full_disk(&replica);
             shard.resume(&replica);
+        })
+        .detach();
+    }
+
+    /// Has a file thread start the write-back of what `replica` has dirty. Several at once do no harm: each asks for what
+    /// is dirty then.
+    fn begin_write_back(self: &Rc<Self>, replica: &Rc<Replica>) {
+        let Ok(job) = replica.with(|partition| partition.log().write_back_job()) else { return };
+        replica.written_back_bytes.set(replica.unflushed_bytes.get());
+        let (shard, replica) = (self.clone(), replica.clone());
+        spawn(Queue::Back, "write-back", async move {
+            let begun = shard.settings.directories.threads.run("write-back", move || job.run()).await;
+            if let Err(error) = begun {
+                tracing::warn!(partition = %replica.topic_partition, "write-back does not begin: {error}");
+                // The flush meets the same error, and is the one to answer for it.
+                if let Ok(Some(job)) = replica.with(|partition| partition.start_flush()) {
+                    shard.run_flush(replica, job);
+                }
+            }
         })
         .detach();
     }
@@ -301,7 +328,7 @@ impl Shard {
             } else if replica.unflushed_bytes.get() > 0 {
                 if now.since(replica.unflushed_since.get()) >= DIRTY_MAX {
                     replica.unflushed_since.set(now);
-                    self.write_back(&replica);
+                    self.flush_old(&replica);
                 } else {
                     self.look_for_jobs(&replica);
                 }
@@ -315,7 +342,7 @@ impl Shard {
         }
     }
 
-    fn write_back(self: &Rc<Self>, replica: &Rc<Replica>) {
+    fn flush_old(self: &Rc<Self>, replica: &Rc<Replica>) {
         match replica.with(|partition| {
             (partition.start_write_back(), partition.log().flushed() >= partition.log().log_end())
         }) {

@@ -46,6 +46,8 @@ pub(super) struct Replica {
     found: RefCell<Option<Box<FoundPartition>>>,
     /// Bytes appended since the last flush began.
     pub(super) unflushed_bytes: Cell<u64>,
+    /// How many of them the system has been asked to write.
+    pub(super) written_back_bytes: Cell<u64>,
     /// When the first of them was appended.
     pub(super) unflushed_since: Cell<Monotonic>,
     /// In the sweep's list of those with unflushed bytes.
@@ -87,6 +89,7 @@ impl Replica {
             told: Told::default(),
             found: RefCell::new(found.map(Box::new)),
             unflushed_bytes: Cell::new(0),
+            written_back_bytes: Cell::new(0),
             unflushed_since: Cell::new(Monotonic::ZERO),
             is_swept: Cell::new(false),
             last_used: Cell::new(clock::monotonic()),
