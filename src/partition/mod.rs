@@ -163,7 +163,7 @@ impl<F: Files, T> Partition<F, T> {
 
     /// The start of a flush of what has been dirty for long, and a checkpoint behind it: a start after a crash reads no more
     /// again than what came since.
-    pub fn start_write_back(&mut self) -> Option<FlushJob<F>> {
+    pub fn start_overdue_flush(&mut self) -> Option<FlushJob<F>> {
         self.log.request_checkpoint();
         self.start_flush()
     }

@@ -191,7 +191,7 @@ fn after_write_back_the_recovery_point_follows() {
     settle(&mut partition);
     enqueue(&mut partition, 2);
     turn(&mut partition, 4 * VALUE_BYTES);
-    let flush = partition.start_write_back().unwrap();
+    let flush = partition.start_overdue_flush().unwrap();
     partition.finish_flush(flush.run(), NOW, &mut Vec::new()).unwrap();
     assert_eq!(settle(&mut partition), partition.log().log_end());
 }

@@ -344,7 +344,7 @@ impl Shard {
 
     fn flush_old(self: &Rc<Self>, replica: &Rc<Replica>) {
         match replica.with(|partition| {
-            (partition.start_write_back(), partition.log().flushed() >= partition.log().log_end())
+            (partition.start_overdue_flush(), partition.log().flushed() >= partition.log().log_end())
         }) {
             Ok((Some(job), _)) => self.run_flush(replica.clone(), job),
             // A job has flushed it meanwhile.
