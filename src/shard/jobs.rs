@@ -146,14 +146,19 @@ impl Shard {
         .detach();
     }
 
-    /// Has a file thread start the write-back of what `replica` has dirty. Several at once do no harm: each asks for what
-    /// is dirty then.
+    /// Has a file thread start the write-back of what `replica` has dirty. One at a time: the asking waits where the disk's
+    /// queue is full, and the threads are there for others as well.
     fn begin_write_back(self: &Rc<Self>, replica: &Rc<Replica>) {
+        if replica.write_back_runs.get() {
+            return;
+        }
         let Ok(job) = replica.with(|partition| partition.log().write_back_job()) else { return };
+        replica.write_back_runs.set(true);
         replica.written_back_bytes.set(replica.unflushed_bytes.get());
         let (shard, replica) = (self.clone(), replica.clone());
         spawn(Queue::Back, "write-back", async move {
             let begun = shard.settings.directories.threads.run("write-back", move || job.run()).await;
+            replica.write_back_runs.set(false);
             if let Err(error) = begun {
                 tracing::warn!(partition = %replica.topic_partition, "write-back does not begin: {error}");
                 // The flush meets the same error, and is the one to answer for it.

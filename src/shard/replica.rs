@@ -48,6 +48,8 @@ pub(super) struct Replica {
     pub(super) unflushed_bytes: Cell<u64>,
     /// How many of them the system has been asked to write.
     pub(super) written_back_bytes: Cell<u64>,
+    /// A file thread asks for that.
+    pub(super) write_back_runs: Cell<bool>,
     /// When the first of them was appended.
     pub(super) unflushed_since: Cell<Monotonic>,
     /// In the sweep's list of those with unflushed bytes.
@@ -90,6 +92,7 @@ impl Replica {
             found: RefCell::new(found.map(Box::new)),
             unflushed_bytes: Cell::new(0),
             written_back_bytes: Cell::new(0),
+            write_back_runs: Cell::new(false),
             unflushed_since: Cell::new(Monotonic::ZERO),
             is_swept: Cell::new(false),
             last_used: Cell::new(clock::monotonic()),
