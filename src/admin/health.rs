@@ -135,7 +135,6 @@ mod tests {
             shard: shard.to_owned(),
             longest: Duration::from_secs(5),
             stalls: 1,
-            rescues: 0,
             silent: Duration::from_millis(silent_ms),
             last_activity: "flush",
         }

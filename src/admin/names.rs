@@ -37,12 +37,10 @@ crate::families! {
     QUEUE_BUSY: counter "kuring_shard_queue_busy_seconds_total" ["shard", "queue"];
     /// Turns that the queue got.
     QUEUE_TURNS: counter "kuring_shard_queue_turns_total" ["shard", "queue"];
-    /// How often the shard did not answer its watchdog for over 500 ms.
+    /// How often a task of the shard ran for over 500 ms.
     SHARD_STALLS: counter "kuring_shard_stalls_total" ["shard"];
-    /// The longest time that the watchdog waited for the shard since the start.
+    /// The longest time in which the shard did not look after IO since the start.
     SHARD_STALL_LONGEST: gauge "kuring_shard_stall_longest_seconds" ["shard"];
-    /// Wakes by which the watchdog found tasks that waited: the shard had parked beside them, or was just at work.
-    SHARD_RESCUES: counter "kuring_shard_rescues_total" ["shard"];
     /// Deadlines on the shard's timing wheel.
     SHARD_DEADLINES: gauge "kuring_shard_deadlines" ["shard"];
 

@@ -94,7 +94,6 @@ fn shards(text: &mut Exposition, gathered: &Gathered) {
     for stall in stalls {
         let Some(shard) = stall.shard.strip_prefix("shard-") else { continue };
         text.add(&names::SHARD_STALLS, &[shard], stall.stalls);
-        text.add(&names::SHARD_RESCUES, &[shard], stall.rescues);
         text.add(&names::SHARD_STALL_LONGEST, &[shard], stall.longest.as_secs_f64());
     }
 }

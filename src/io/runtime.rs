@@ -8,11 +8,15 @@
 //!
 //! Never here: sockets, files, anything that blocks.
 
+mod doorbell;
 mod mailbox;
 mod notify;
 mod preflight;
+mod ring;
+mod sleep;
 mod slice;
 mod task;
+mod tasks;
 mod watchdog;
 
 use std::future::Future;
@@ -29,11 +33,13 @@ use glommio::{LocalExecutor, LocalExecutorBuilder, Placement};
 pub use self::mailbox::{Closed, Mailbox, Sender, mailbox};
 pub use self::notify::Notify;
 pub use self::preflight::{PreflightError, preflight};
+pub(crate) use self::ring::{Interest, Readiness};
+pub(crate) use self::task::watch;
 pub use self::task::{
-    Queue, QueueWork, Task, TimeSlice, Work, need_yield, note_work, sleep, sleep_until, spawn, spawn_quiet,
-    work, yield_if_needed, yield_now,
+    Queue, QueueWork, Task, TimeSlice, Work, need_yield, sleep, sleep_until, spawn, work, yield_if_needed,
+    yield_now,
 };
-pub use self::watchdog::{StallReport, reset_stalls, stalls};
+pub use self::watchdog::{StallReport, stalls};
 
 use crate::base::{clock, fatal};
 
@@ -44,10 +50,10 @@ const IO_MEMORY_BYTES: usize = 64 * 1024;
 /// How long a shard's first task may take to run before another executor is made for it.
 const START_PATIENCE: Duration = Duration::from_millis(100);
 const START_ATTEMPTS_MAX: usize = 50;
-/// Entries of each of the executor's rings. The kernel keeps the polls of a ring in buckets, one for 32 of its
-/// completions: 128 here. Each park of the executor takes back a timer that counts completions, for which the kernel first
-/// goes through a whole bucket of polls: with 256 entries and 10,000 connections that was a quarter of the time.
-const RING_ENTRIES: usize = 2048;
+/// Entries of each of the executor's rings, which nothing is sent through.
+const RING_ENTRIES: usize = 32;
+/// How often glommio looks at its own rings, which only ever have this very timer.
+const GLOMMIO_POLLS_EVERY: Duration = Duration::from_secs(1);
 
 /// Describes a shard to be started. May be sent to the thread that starts it.
 #[derive(Clone, Debug)]
@@ -152,10 +158,17 @@ impl ShardBuilder {
         };
         executor.run(async move {
             let (make, on_panic) = take(work)?;
-            let context = task::enter(&self.name).await;
+            let context = match task::enter(&self.name, self.preempt, self.spin_before_park).await {
+                Ok(context) => context,
+                Err(error) => {
+                    let _ = started.send(Err(error));
+                    return None;
+                }
+            };
             let _ = started.send(Ok(attempt));
-            let outcome = AssertUnwindSafe(async { make().await }).catch_unwind().await;
-            task::leave(context).await;
+            let guarded = AssertUnwindSafe(async { make().await }).catch_unwind();
+            let outcome = task::root(&context, guarded).await;
+            context.end();
             match outcome {
                 Ok(value) => Some(value),
                 Err(panic) => Some(on_panic(panic)),
@@ -168,21 +181,14 @@ impl ShardBuilder {
         if let Err(error) = slice::shorten() {
             tracing::debug!("{} keeps the scheduler's slice: {error}", self.name);
         }
-        let mut placement = Placement::Unbound;
         if let Some(cpu) = self.cpu {
-            if self.spin_before_park.is_zero() {
-                pin_thread(cpu)?;
-            } else {
-                // glommio spins only where it has pinned the thread itself; it reads sysfs for that.
-                placement = Placement::Fixed(cpu);
-            }
+            pin_thread(cpu)?;
         }
-        LocalExecutorBuilder::new(placement)
+        LocalExecutorBuilder::new(Placement::Unbound)
             .name(&self.name)
             .io_memory(IO_MEMORY_BYTES)
             .ring_depth(RING_ENTRIES)
-            .preempt_timer(self.preempt)
-            .spin_before_park(self.spin_before_park)
+            .preempt_timer(GLOMMIO_POLLS_EVERY)
             .make()
             .map_err(|error| io::Error::other(format!("io_uring executor: {error}")))
     }

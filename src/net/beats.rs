@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::base::clock::Monotonic;
 use crate::io::net::Gathering;
-use crate::io::runtime::{Queue, note_work, spawn_quiet};
+use crate::io::runtime::{Queue, spawn};
 use crate::shard::Shard;
 use crate::wire::ApiKey;
 
@@ -21,8 +21,7 @@ const BEATS_MIN: u32 = 2;
 const GAP_MIN: Duration = Duration::from_millis(200);
 /// Fewer on a shard do not cost it what looking at them costs.
 const GATHERED_MIN: usize = 256;
-/// Between two looks, when something came at the last one. Longer than the watchdog's between its own, 8 ms, and the two
-/// keep each other from their rest: with 10 ms the shard took more of the processor, and one answer of a hundred 40 ms.
+/// Between two looks, when something came at the last one.
 const LOOK_EVERY_MIN: Duration = Duration::from_millis(5);
 /// The same when nothing has come for a while.
 const LOOK_EVERY_MAX: Duration = Duration::from_millis(20);
@@ -67,7 +66,7 @@ impl BeatingConnections {
         let gathering = gathering.ok();
         if let Some(gathering) = gathering.clone() {
             let shard = shard.clone();
-            spawn_quiet(Queue::Serve, "members' connections", look(shard, gathering)).detach();
+            spawn(Queue::Serve, "members' connections", look(shard, gathering)).detach();
         }
         Rc::new(Self { count: Cell::new(0), gathering })
     }
@@ -82,13 +81,10 @@ async fn look(shard: Rc<Shard>, gathering: Rc<Gathering>) {
     let mut every = LOOK_EVERY_MAX;
     loop {
         gathering.occupied().await;
-        shard.sleep_in_background(every).await;
+        shard.sleep(every).await;
         every = match gathering.look() {
             Ok(0) => (every * 2).min(LOOK_EVERY_MAX),
-            Ok(_) => {
-                note_work();
-                LOOK_EVERY_MIN
-            }
+            Ok(_) => LOOK_EVERY_MIN,
             Err(error) => {
                 crate::base::fatal(format_args!("members' connections cannot be looked at: {error}"))
             }

@@ -522,7 +522,7 @@ impl Connection {
         let state = self.buffer.state();
         loop {
             let closed = pin!(std::future::poll_fn(|context| state.poll_closed(context)));
-            let pause = pin!(self.shard.sleep_in_background(HANG_UP_POLL));
+            let pause = pin!(self.shard.sleep(HANG_UP_POLL));
             match select(what.as_mut(), select(closed, pause)).await {
                 Either::Left((done, _)) => return Ok(done),
                 Either::Right((Either::Left(_), _)) => return Err(End::Peer),

@@ -164,7 +164,7 @@ impl Connections {
             let (list, owner) = (connections.clone(), shard.clone());
             spawn(Queue::Back, "connection times", async move {
                 loop {
-                    owner.sleep_in_background(every).await;
+                    owner.sleep(every).await;
                     list.close_late(&owner);
                 }
             })

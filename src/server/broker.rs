@@ -600,7 +600,7 @@ fn start_checkpoints(shard: &Rc<Shard>) {
     let shard = shard.clone();
     spawn(Queue::Back, "checkpoints", async move {
         loop {
-            shard.sleep_in_background(every).await;
+            shard.sleep(every).await;
             if shard.is_stopping() {
                 return;
             }

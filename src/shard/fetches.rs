@@ -157,12 +157,10 @@ impl Shard {
     }
 
     /// Answers the fetches whose wait is over; whether there was one.
-    pub(super) fn expire_fetches(self: &Rc<Self>, now: clock::Monotonic) -> bool {
+    pub(super) fn expire_fetches(self: &Rc<Self>, now: clock::Monotonic) {
         let mut expired = Vec::new();
         self.parked.borrow_mut().purgatory.advance(now, &mut expired);
-        let some = !expired.is_empty();
         self.complete_fetches(expired);
-        some
     }
 
     pub(super) fn hurry_fetch(self: &Rc<Self>, hurry: &HurryFetch) {

@@ -34,7 +34,7 @@ pub(super) fn start_sweep(shard: &Rc<Shard>) {
     spawn(Queue::Back, "isr sweep", async move {
         let every = shard.brokers.lag_max() / 2;
         while !shard.is_stopping() {
-            shard.sleep_in_background(every).await;
+            shard.sleep(every).await;
             let keys: Vec<PartitionKey> = shard.replicas.borrow().keys().copied().collect();
             for key in keys {
                 let Some(replica) = shard.replica(key) else { continue };

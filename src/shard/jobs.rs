@@ -278,7 +278,7 @@ impl Shard {
         let now = clock::monotonic();
         if self.unflushed.borrow().is_empty() && self.chunks.idle_bytes() == 0 {
             let until_next = sweeps.next().since(now).max(SWEEP_EVERY);
-            let mut sleep = pin!(self.sleep_in_background(until_next));
+            let mut sleep = pin!(self.sleep(until_next));
             let wanted = std::future::poll_fn(|context| match sleep.as_mut().poll(context) {
                 Poll::Ready(()) => Poll::Ready(false),
                 Poll::Pending => self.sweep_wanted.poll_notified(context).map(|()| true),
@@ -287,7 +287,7 @@ impl Shard {
                 return;
             }
         }
-        self.sleep_in_background(SWEEP_EVERY).await;
+        self.sleep(SWEEP_EVERY).await;
     }
 
     async fn sweep(self: &Rc<Self>, sweeps: &mut Sweeps) {

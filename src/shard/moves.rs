@@ -246,7 +246,7 @@ impl Shard {
         spawn(Queue::Back, "moved replica", async move {
             let (directories, directory) = (shard.settings.directories.clone(), replica.directory());
             while !replica.told.is_saved(&directories.checkpoints, directory) {
-                shard.sleep_in_background(SAVED_POLL).await;
+                shard.sleep(SAVED_POLL).await;
                 // The next start finds the note otherwise, and goes by it.
                 let is_there = replica.with(|partition| partition.log().dir() == dir);
                 if is_there != Ok(true) || shard.is_stopping() || directories.has_failed(directory) {

@@ -11,7 +11,7 @@ use super::Shard;
 use super::appends::AppendInFlight;
 use super::shares;
 use crate::base::clock::{self, Monotonic};
-use crate::io::runtime::{Notify, Queue, note_work, sleep_until, spawn_quiet};
+use crate::io::runtime::{Notify, Queue, sleep_until, spawn};
 use crate::timer::{TimerKey, Wheel};
 
 /// How long the timer sleeps when nothing is due.
@@ -25,16 +25,8 @@ pub(super) enum Timer {
     ShareLocks(Weak<shares::Entry>),
 }
 
-impl Timer {
-    fn is_background(&self) -> bool {
-        matches!(self, Timer::Wake(state) if state.background)
-    }
-}
-
 /// A sleeping task.
 pub(super) struct WakeState {
-    /// Nobody waits for what it does next.
-    background: bool,
     fired: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
@@ -82,19 +74,14 @@ impl Timers {
 /// Starts the task that advances the wheel and the parked fetches.
 pub(super) fn start(shard: &Rc<Shard>) {
     let shard = shard.clone();
-    // Quiet, so that the sweeps of an idle shard do not call the watchdog each time.
-    spawn_quiet(Queue::Control, "wheel", async move {
+    spawn(Queue::Control, "wheel", async move {
         loop {
             let now = clock::monotonic();
             let mut expired = Vec::new();
             shard.timers.wheel.borrow_mut().advance(now, &mut expired);
-            let mut work = shard.expire_fetches(now);
+            shard.expire_fetches(now);
             for timer in expired {
-                work |= !timer.is_background();
                 shard.fire(timer);
-            }
-            if work {
-                note_work();
             }
             let next = [
                 shard.timers.wheel.borrow().next_deadline(),
@@ -144,16 +131,7 @@ impl Shard {
 
     /// Sleeps on the wheel until `deadline`.
     pub fn sleep_until(self: &Rc<Self>, deadline: Monotonic) -> Sleep {
-        self.sleep_for(deadline, false)
-    }
-
-    /// [`Shard::sleep`] before work that nobody waits for: on an idle shard it may come 100 ms late.
-    pub fn sleep_in_background(self: &Rc<Self>, duration: Duration) -> Sleep {
-        self.sleep_for(clock::monotonic().plus(duration), true)
-    }
-
-    fn sleep_for(self: &Rc<Self>, deadline: Monotonic, background: bool) -> Sleep {
-        let state = Rc::new(WakeState { background, fired: Cell::new(false), waker: RefCell::new(None) });
+        let state = Rc::new(WakeState { fired: Cell::new(false), waker: RefCell::new(None) });
         let key = self.timers.insert(deadline, Timer::Wake(state.clone()));
         Sleep { shard: self.clone(), key, state }
     }

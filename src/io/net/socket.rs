@@ -1,32 +1,29 @@
 //! A connection on its shard: receive, send, send from a file.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::pin::Pin;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use futures::{AsyncRead, AsyncWrite};
-use glommio::net::TcpStream;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketFlags, SocketType,
+};
 
 use super::SocketOptions;
 use super::gathering::{Gathered, Gathering};
 use super::listener::{local_addr, peer_addr};
 use crate::io::chunk::ReceiveBuffer;
-use crate::io::runtime::yield_if_needed;
+use crate::io::runtime::{Interest, Readiness, watch, yield_if_needed};
 
 /// After so much the other tasks get a turn if theirs is due.
 const SENT_PER_TURN_BYTES: usize = 256 * 1024;
 /// The kernel takes at most this many slices per call (`IOV_MAX`).
 const SLICES_PER_CALL_MAX: usize = 1024;
-/// Bytes of a file read to wait with: what waits for room offers something to send.
-const OFFERED_BYTES: usize = 64;
 
 /// A TCP connection, bound to the shard that made it.
 #[derive(Debug)]
@@ -37,14 +34,18 @@ pub struct Socket {
 /// The receiving half: one task.
 #[derive(Debug)]
 pub struct SocketReader {
-    /// While it is looked at together with others. Ahead of the socket, which it leaves while that is open.
+    /// While it is looked at together with others. Both ahead of the socket, which they leave while that is open.
     gathered: Option<Gathered>,
+    /// While it is waited for by itself.
+    readiness: Option<Readiness>,
     shared: Rc<Shared>,
 }
 
 /// The sending half: one task.
 #[derive(Debug)]
 pub struct SocketWriter {
+    /// Once it had to wait for room. Ahead of the socket, which it leaves while that is open.
+    room: Option<Readiness>,
     shared: Rc<Shared>,
     sent_this_turn: usize,
     sent_bytes: Rc<Cell<u64>>,
@@ -71,10 +72,7 @@ pub enum SendFileError {
 
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// Owns the descriptor. Borrowed only inside a poll.
-    stream: RefCell<TcpStream>,
-    /// The stream's own, for calls that need no borrow of it.
-    descriptor: RawFd,
+    descriptor: OwnedFd,
     peer: SocketAddr,
     local: SocketAddr,
     /// It lives on in another descriptor.
@@ -84,33 +82,28 @@ pub(super) struct Shared {
 impl Socket {
     /// Takes an accepted connection over to this shard.
     pub fn adopt(connection: OwnedFd, options: &SocketOptions) -> io::Result<Self> {
-        // SAFETY: the descriptor is open and, by `into_raw_fd`, owned by the stream alone from here on.
-        let stream = unsafe { TcpStream::from_raw_fd(connection.into_raw_fd()) };
-        Self::over(stream, options)
+        options.apply(connection.as_fd())?;
+        let (peer, local) = (peer_addr(&connection)?, local_addr(&connection)?);
+        let shared = Shared { descriptor: connection, peer, local, moved: Cell::new(false) };
+        Ok(Self { shared: Rc::new(shared) })
     }
 
     /// Connects from this shard. Waits as long as the system does (minutes): bound it, dropping the future
     /// gives up.
     pub async fn connect(address: SocketAddr, options: &SocketOptions) -> io::Result<Self> {
-        let stream = TcpStream::connect(address).await?;
-        Self::over(stream, options)
-    }
-
-    fn over(stream: TcpStream, options: &SocketOptions) -> io::Result<Self> {
-        // SAFETY: `stream` owns the descriptor and outlives this borrow.
-        let descriptor = unsafe { BorrowedFd::borrow_raw(stream.as_raw_fd()) };
-        options.apply(descriptor)?;
-        let (peer, local) = (peer_addr(descriptor)?, local_addr(descriptor)?);
-        let descriptor = stream.as_raw_fd();
-        Ok(Self {
-            shared: Rc::new(Shared {
-                stream: RefCell::new(stream),
-                descriptor,
-                peer,
-                local,
-                moved: Cell::new(false),
-            }),
-        })
+        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let connection = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+        match rustix::net::connect(&connection, &address) {
+            Ok(()) => {}
+            Err(Errno::INPROGRESS | Errno::INTR) => {
+                let room = watch(connection.as_fd(), Interest::Writable);
+                poll_fn(|cx| room.poll_ready(cx)).await?;
+                rustix::net::sockopt::socket_error(&connection)??;
+            }
+            Err(error) => return Err(error.into()),
+        }
+        Self::adopt(connection, options)
     }
 
     pub fn peer_addr(&self) -> SocketAddr {
@@ -123,8 +116,10 @@ impl Socket {
 
     /// The connection is shut down and closed when both halves and all closers are gone.
     pub fn split(self) -> (SocketReader, SocketWriter) {
-        let reader = SocketReader { gathered: None, shared: self.shared.clone() };
-        (reader, SocketWriter { shared: self.shared, sent_this_turn: 0, sent_bytes: Rc::default() })
+        let reader = SocketReader { gathered: None, readiness: None, shared: self.shared.clone() };
+        let writer =
+            SocketWriter { room: None, shared: self.shared, sent_this_turn: 0, sent_bytes: Rc::default() };
+        (reader, writer)
     }
 
     pub fn closer(&self) -> SocketCloser {
@@ -137,11 +132,15 @@ impl SocketReader {
     /// that the peer has finished sending. Waits for the pool's budget too. Cancelling it loses nothing.
     pub async fn receive(&mut self, buffer: &mut ReceiveBuffer) -> io::Result<usize> {
         let waiting = Waiting(buffer);
-        poll_fn(|cx| match &self.gathered {
-            Some(gathered) => self.shared.poll_receive_gathered(cx, gathered, waiting.0),
-            None => self.shared.poll_receive(cx, waiting.0),
-        })
-        .await
+        let shared = &*self.shared;
+        match &self.gathered {
+            Some(gathered) => poll_fn(|cx| shared.poll_receive(cx, gathered, waiting.0)).await,
+            None => {
+                let readiness =
+                    self.readiness.get_or_insert_with(|| watch(shared.as_fd(), Interest::Readable));
+                poll_fn(|cx| shared.poll_receive(cx, &*readiness, waiting.0)).await
+            }
+        }
     }
 
     /// From now on receives when a look at `gathering` has found something, not as soon as it has come. Nothing
@@ -149,6 +148,7 @@ impl SocketReader {
     pub fn gather(&mut self, gathering: &Rc<Gathering>) -> io::Result<()> {
         if self.gathered.is_none() {
             self.gathered = Some(gathering.join(&self.shared)?);
+            self.readiness = None;
         }
         Ok(())
     }
@@ -201,7 +201,10 @@ impl SocketWriter {
             let no_control = &mut SendAncillaryBuffer::default();
             let sent = match rustix::net::sendmsg(&*self.shared, batch, no_control, flags) {
                 Ok(sent) => sent,
-                Err(Errno::AGAIN) => self.wait_writable(&pieces[0]).await?,
+                Err(Errno::AGAIN) => {
+                    self.room().await?;
+                    0
+                }
                 Err(Errno::INTR) => 0,
                 Err(error) => return Err(error.into()),
             };
@@ -229,16 +232,8 @@ impl SocketWriter {
                 Ok(sent) => sent,
                 Err(Errno::INTR) => 0,
                 Err(Errno::AGAIN) => {
-                    let mut offered = [0; OFFERED_BYTES];
-                    let offered = &mut offered[..wanted.min(OFFERED_BYTES)];
-                    match rustix::io::pread(file, &mut *offered, position) {
-                        Ok(0) => return Err(SendFileError::EndedShort { missing: left }),
-                        Ok(read) => {
-                            self.wait_writable(&offered[..read]).await.map_err(SendFileError::Peer)?
-                        }
-                        Err(Errno::INTR) => 0,
-                        Err(error) => return Err(SendFileError::File(error.into())),
-                    }
+                    self.room().await.map_err(SendFileError::Peer)?;
+                    0
                 }
                 Err(error) => return Err(whose_error(error)),
             };
@@ -270,21 +265,12 @@ impl SocketWriter {
         SocketCloser { shared: self.shared.clone() }
     }
 
-    /// Waits until there is room, offering the next bytes: how many of them went.
-    async fn wait_writable(&mut self, next: &[u8]) -> io::Result<usize> {
-        let mut armed = false;
-        poll_fn(|cx| {
-            if armed {
-                // Woken, for room or for nothing: the caller tries again with all it has.
-                return Poll::Ready(Ok(0));
-            }
-            let mut stream = self.shared.stream.borrow_mut();
-            // Tries to send; arms POLLOUT if there is no room.
-            let sent = Pin::new(&mut *stream).poll_write(cx, next);
-            armed = sent.is_pending();
-            sent
-        })
-        .await
+    /// Waits until there may be room, after a send that found none.
+    async fn room(&mut self) -> io::Result<()> {
+        let shared = &*self.shared;
+        let room = self.room.get_or_insert_with(|| watch(shared.as_fd(), Interest::Writable));
+        room.is_drained();
+        poll_fn(|cx| room.poll_ready(cx)).await
     }
 
     async fn take_turns(&mut self, sent: usize) {
@@ -306,29 +292,23 @@ impl SocketCloser {
 }
 
 impl Shared {
-    fn poll_receive(&self, cx: &mut Context<'_>, buffer: &mut ReceiveBuffer) -> Poll<io::Result<usize>> {
-        ready!(buffer.poll_prepare(cx))?;
-        let mut stream = self.stream.borrow_mut();
-        // Receives without waiting, or arms POLLIN. If it got less than the room, POLLIN is armed for the
-        // next time already: no call is spent on EAGAIN.
-        let received = Pin::new(&mut *stream).poll_read(cx, buffer.room());
-        match received {
-            Poll::Ready(Ok(bytes)) => buffer.advance(bytes),
-            Poll::Ready(Err(_)) | Poll::Pending => buffer.rest(),
-        }
-        received
-    }
-
-    fn poll_receive_gathered(
+    fn poll_receive(
         &self,
         cx: &mut Context<'_>,
-        gathered: &Gathered,
+        arrivals: &impl Arrivals,
         buffer: &mut ReceiveBuffer,
     ) -> Poll<io::Result<usize>> {
         loop {
-            if gathered.poll_ready(cx).is_pending() {
-                buffer.rest();
-                return Poll::Pending;
+            match arrivals.poll_ready(cx) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(error)) => {
+                    buffer.rest();
+                    return Poll::Ready(Err(error));
+                }
+                Poll::Pending => {
+                    buffer.rest();
+                    return Poll::Pending;
+                }
             }
             ready!(buffer.poll_prepare(cx))?;
             let room = buffer.room();
@@ -336,12 +316,12 @@ impl Shared {
             match rustix::net::recv(self, room, RecvFlags::DONTWAIT) {
                 Ok((_, bytes)) => {
                     if bytes < room_bytes {
-                        gathered.is_drained();
+                        arrivals.is_drained();
                     }
                     buffer.advance(bytes);
                     return Poll::Ready(Ok(bytes));
                 }
-                Err(Errno::AGAIN) => gathered.is_drained(),
+                Err(Errno::AGAIN) => arrivals.is_drained(),
                 Err(Errno::INTR) => {}
                 Err(error) => {
                     buffer.rest();
@@ -359,18 +339,42 @@ impl Shared {
 
 impl AsFd for Shared {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: `stream` closes the descriptor when it is dropped with `self`, not before.
-        unsafe { BorrowedFd::borrow_raw(self.descriptor) }
+        self.descriptor.as_fd()
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // An armed poll holds the connection open until the ring has cancelled it: the peer hears of the end
-        // now.
+        // A poll holds the connection open until the ring has let go of it: the peer hears of the end now.
         if !self.moved.get() {
             self.shutdown(Shutdown::Both);
         }
+    }
+}
+
+/// Who tells that something has come. Edges only: after it has told, all must be received.
+trait Arrivals {
+    fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
+    fn is_drained(&self);
+}
+
+impl Arrivals for Readiness {
+    fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Readiness::poll_ready(self, cx)
+    }
+
+    fn is_drained(&self) {
+        Readiness::is_drained(self);
+    }
+}
+
+impl Arrivals for Gathered {
+    fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Gathered::poll_ready(self, cx).map(Ok)
+    }
+
+    fn is_drained(&self) {
+        Gathered::is_drained(self);
     }
 }
 

@@ -4,12 +4,13 @@ use rustix::process::Resource;
 
 /// glommio refuses less.
 const MEMLOCK_BYTES_MIN: u64 = 512 * 1024;
-const KERNEL_MIN: (u32, u32) = (5, 8);
+/// Polls that tell more than once (5.13).
+const KERNEL_MIN: (u32, u32) = (5, 13);
 
 /// Why no shard can run here.
 #[derive(Debug, thiserror::Error)]
 pub enum PreflightError {
-    #[error("kernel {0} is too old: io_uring as kuring uses it needs Linux 5.8 or newer")]
+    #[error("kernel {0} is too old: io_uring as kuring uses it needs Linux 5.13 or newer")]
     OldKernel(String),
     #[error(
         "io_uring is switched off for this process by the sysctl kernel.io_uring_disabled={0}: \
