@@ -44,7 +44,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "tctx_task_work", "do_epoll_wait", "__x64_sys_epoll_wait", "do_futex", "__x64_sys_futex", "membarrier_private_expedited", "__x64_sys_membarrier",
         "eventfd_write", "schedule", "do_poll", "io_uring_submit")),
     ("page faults", ("asm_exc_page_fault", "exc_page_fault")),
-    ("checksum (CRC-32C)", ("crc32c",)),
+    ("checksum (CRC-32C)", ("crc32c", "crc_fast")),
     ("other of the kernel", ("entry_SYSCALL_64_after_hwframe", "do_syscall_64", "asm_sysvec_apic_timer_interrupt", "asm_common_interrupt",
                              "asm_sysvec_call_function_single", "asm_sysvec_reschedule_ipi", "ret_from_fork_asm")),
 )

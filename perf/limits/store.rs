@@ -240,7 +240,7 @@ impl Partition {
             else {
                 return Err(io::Error::other("a batch is cut off"));
             };
-            if crc32c::crc32c(&batch[CHECKED_AT..]) != number(batch, CRC_AT) {
+            if crc_fast::crc32_iscsi(&batch[CHECKED_AT..]) != number(batch, CRC_AT) {
                 return Err(io::Error::other("a batch is damaged"));
             }
             let records = i64::from(number(batch, LAST_DELTA_AT)) + 1;

@@ -4,6 +4,7 @@
 mod budget;
 pub mod clock;
 mod counter;
+pub mod crc32c;
 mod fatal;
 mod histogram;
 mod ids;

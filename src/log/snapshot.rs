@@ -6,6 +6,7 @@
 //! such a file as its own: of a producer's entries it keeps the last.
 
 use crate::base::clock::Timestamp;
+use crate::base::crc32c;
 use crate::base::{Offset, ProducerEpoch, ProducerId};
 
 use super::producers::{BATCHES_KEPT, KeptBatch, Producer, Producers};
@@ -58,7 +59,7 @@ pub(super) fn encode(producers: &Producers) -> Vec<u8> {
     }
     let count = (bytes.len() - HEAD_BYTES) / ENTRY_BYTES;
     bytes[CRC_COVERS_FROM..HEAD_BYTES].copy_from_slice(&(count as i32).to_be_bytes());
-    let crc = crc32c::crc32c(&bytes[CRC_COVERS_FROM..]);
+    let crc = crc32c::of(&bytes[CRC_COVERS_FROM..]);
     bytes[2..6].copy_from_slice(&crc.to_be_bytes());
     bytes
 }
@@ -87,7 +88,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Vec<(ProducerId, Producer)>, Snapsh
         return Err(SnapshotError::Version);
     }
     let crc = u32::from_be_bytes(reader.take()?);
-    if crc != crc32c::crc32c(reader.0) {
+    if crc != crc32c::of(reader.0) {
         return Err(SnapshotError::Crc);
     }
     let count = i32::from_be_bytes(reader.take()?);

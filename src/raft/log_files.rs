@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use super::codec;
 use super::types::{Entry, LogId};
+use crate::base::crc32c;
 use crate::io::{FileHandle, Files, OpenMode};
 use crate::metadata::{DecodeError, Reader, Writer};
 
@@ -333,7 +334,7 @@ fn framed(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     encode(&mut bytes);
     let length = bytes.len() - FRAME_HEAD_BYTES;
     assert!(length <= FRAME_BYTES_MAX, "the controller bounds its entries");
-    let crc = crc32c::crc32c(&bytes[FRAME_HEAD_BYTES..]);
+    let crc = crc32c::of(&bytes[FRAME_HEAD_BYTES..]);
     bytes[..4].copy_from_slice(&(length as u32).to_be_bytes());
     bytes[4..8].copy_from_slice(&crc.to_be_bytes());
     bytes
@@ -349,7 +350,7 @@ fn next_frame<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
         return None;
     }
     let (bytes, tail) = tail.split_at_checked(length)?;
-    if crc32c::crc32c(bytes) != u32::from_be_bytes(*crc) {
+    if crc32c::of(bytes) != u32::from_be_bytes(*crc) {
         return None;
     }
     *rest = tail;

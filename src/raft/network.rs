@@ -20,6 +20,7 @@ use openraft::{OptionalSend, RaftNetworkFactory, RaftNetworkV2};
 use super::machine::SnapshotBytes;
 use super::types::{self, Member, Seat, Types, Vote};
 use super::wire::{self, CHUNK_BYTES_MAX, Chunk};
+use crate::base::crc32c;
 use crate::metadata::DecodeError;
 use crate::peer::{Lane, Link, Links, PeerError, PeerKey};
 
@@ -151,7 +152,7 @@ impl PeerNetwork {
     ) -> Result<SnapshotResponse<Types>, RPCError<Types>> {
         let link = self.link(Lane::Snapshot).map_err(failed)?;
         let (meta, state) = (snapshot.meta, snapshot.snapshot.0);
-        let (length, crc) = (state.len(), crc32c::crc32c(&state));
+        let (length, crc) = (state.len(), crc32c::of(&state));
         let mut offset = 0;
         loop {
             let end = length.min(offset + CHUNK_BYTES_MAX);

@@ -10,6 +10,7 @@ use super::machine::{Machine, SnapshotBytes};
 use super::types::{self, Seat, SnapshotMeta, Types, Vote};
 use super::wire::{self, ChunkAnswer};
 use crate::base::BrokerId;
+use crate::base::crc32c;
 use crate::io::Files;
 use crate::metadata::DecodeError;
 use crate::peer::{PeerError, PeerKey, Request};
@@ -115,7 +116,7 @@ impl<F: Files> RaftCalls<F> {
             self.incoming.replace(Some(incoming));
             return Ok(wire::chunk_answer(&ChunkAnswer { vote: own, next, is_installed: false }));
         }
-        if crc32c::crc32c(&incoming.bytes) != incoming.crc {
+        if crc32c::of(&incoming.bytes) != incoming.crc {
             return Err(PeerError::Malformed("a snapshot whose checksum differs"));
         }
         let Incoming { vote, meta, bytes, .. } = incoming;

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use super::codec;
 use super::types::SnapshotMeta;
+use crate::base::crc32c;
 use crate::io::Files;
 use crate::metadata::{DecodeError, Reader, Writer};
 
@@ -116,7 +117,7 @@ fn encode(meta: &SnapshotMeta, state: &[u8]) -> Vec<u8> {
     bytes.extend_from_slice(&(head.len() as u32).to_be_bytes());
     bytes.extend_from_slice(&head);
     bytes.extend_from_slice(state);
-    let crc = crc32c::crc32c(&bytes);
+    let crc = crc32c::of(&bytes);
     bytes.extend_from_slice(&crc.to_be_bytes());
     bytes
 }
@@ -124,7 +125,7 @@ fn encode(meta: &SnapshotMeta, state: &[u8]) -> Vec<u8> {
 fn decode(contents: &[u8]) -> Result<(SnapshotMeta, Vec<u8>), String> {
     let cut = || "it ends early".to_owned();
     let (body, crc) = contents.split_last_chunk::<4>().ok_or_else(cut)?;
-    if crc32c::crc32c(body) != u32::from_be_bytes(*crc) {
+    if crc32c::of(body) != u32::from_be_bytes(*crc) {
         return Err("the CRC differs".to_owned());
     }
     let rest = body.strip_prefix(MAGIC).ok_or_else(|| "it is no snapshot".to_owned())?;

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use super::codec;
 use super::types::Vote;
+use crate::base::crc32c;
 use crate::io::{FileHandle, Files, OpenMode};
 use crate::metadata::{DecodeError, Reader, Writer};
 
@@ -95,14 +96,14 @@ fn encode(sequence: u64, vote: &Vote) -> [u8; SLOT_BYTES] {
     let mut bytes = [0; SLOT_BYTES];
     bytes[4] = body.len() as u8;
     bytes[5..5 + body.len()].copy_from_slice(&body);
-    let crc = crc32c::crc32c(&bytes[4..]);
+    let crc = crc32c::of(&bytes[4..]);
     bytes[..4].copy_from_slice(&crc.to_be_bytes());
     bytes
 }
 
 fn decode(bytes: &[u8]) -> Result<(u64, Vote), Damage> {
     let (crc, rest) = bytes.split_first_chunk::<4>().ok_or(Damage::Torn)?;
-    if bytes.len() != SLOT_BYTES || u32::from_be_bytes(*crc) != crc32c::crc32c(rest) {
+    if bytes.len() != SLOT_BYTES || u32::from_be_bytes(*crc) != crc32c::of(rest) {
         return Err(Damage::Torn);
     }
     let body = rest.get(1..1 + usize::from(rest[0])).ok_or(Damage::Torn)?;

@@ -4,6 +4,7 @@ use bytes::Buf;
 
 use super::{Report, log_beside};
 use crate::base::Offset;
+use crate::base::crc32c;
 use crate::cli::output::Failure;
 use crate::wire::record::BatchView;
 
@@ -104,7 +105,7 @@ pub fn producer_snapshot(bytes: &[u8], report: &mut Report<'_>) -> Result<(), Fa
     }
     let mut rest = bytes;
     let (version, crc, count) = (rest.get_i16(), rest.get_u32(), rest.get_i32());
-    let computed = crc32c::crc32c(&bytes[SNAPSHOT_CRC_FROM..]);
+    let computed = crc32c::of(&bytes[SNAPSHOT_CRC_FROM..]);
     if version != 1 {
         report.problem(format_args!("version {version}, only 1 is known"))?;
     }

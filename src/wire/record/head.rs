@@ -4,6 +4,7 @@ use zerocopy::byteorder::network_endian::{I16, I32, I64, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::base::clock::Timestamp;
+use crate::base::crc32c;
 use crate::base::{LeaderEpoch, Offset, ProducerEpoch, ProducerId};
 use crate::config::TimestampType;
 
@@ -216,7 +217,7 @@ impl BatchHead {
 
     /// The CRC-32C that a head followed by `body` must carry.
     pub fn compute_crc(&self, body: &[u8]) -> u32 {
-        crc32c::crc32c_append(crc32c::crc32c(&self.as_bytes()[CRC_COVERS_FROM..]), body)
+        crc32c::extend(crc32c::of(&self.as_bytes()[CRC_COVERS_FROM..]), body)
     }
 }
 

@@ -21,6 +21,7 @@ use super::record::{
 };
 use crate::base::Offset;
 use crate::base::clock::Timestamp;
+use crate::base::crc32c;
 use crate::config::{LogConfig, TimestampType};
 
 /// Bounds on the work that one batch may cause.
@@ -294,7 +295,7 @@ impl Validation {
         match &mut self.stage {
             Stage::Checksum { crc, at } => {
                 let piece = piece_of(body, *at, budget);
-                *crc = crc32c::crc32c_append(*crc, piece);
+                *crc = crc32c::extend(*crc, piece);
                 *at += piece.len();
                 if *at < body.len() {
                     return Ok(Progress::Worked(piece.len()));
