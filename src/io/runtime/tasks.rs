@@ -152,8 +152,9 @@ impl Drop for Membership {
 impl TaskWaker {
     /// Wakes the task out of the doorbell's inbox; on its shard.
     pub(super) fn answer(&self, tasks: &Tasks) {
-        // Before the wake: one that comes from here on is a new one.
-        self.is_rung_for.store(false, Ordering::Release);
+        // Before the wake: one that comes from here on is a new one. It takes part in the order of the swaps, so that
+        // the poll sees what those have done who found the waker rung for already.
+        self.is_rung_for.swap(false, Ordering::AcqRel);
         tasks.wake(self.id);
     }
 }
