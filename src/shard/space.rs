@@ -42,15 +42,23 @@ impl Space {
             tracing::warn!(directory = %directory.display(), "the old reserve is still there: {error}");
             false
         });
-        Self {
+        let had_reserve = had_reserve && reserve_bytes > 0;
+        let lacks_room =
+            had_reserve && volume_bytes(directory).is_ok_and(|volume| volume.usable < reserve.needed_bytes());
+        let space = Self {
             reserve,
-            had_reserve: AtomicBool::new(had_reserve && reserve_bytes > 0),
+            had_reserve: AtomicBool::new(had_reserve),
             full: AtomicBool::new(false),
             has_reserve: AtomicBool::new(reserve_bytes == 0),
             watched: AtomicBool::new(false),
             times_full: AtomicU64::new(0),
             appends_refused: AtomicU64::new(0),
+        };
+        if lacks_room {
+            // The first batches come before anybody looks for room: what the reserve leaves is not for them.
+            space.fill(directory);
         }
+        space
     }
 
     fn fill(&self, directory: &Path) {
@@ -204,5 +212,24 @@ impl Shard {
             }
         })
         .detach();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_without_room_for_the_reserve_that_it_had_is_full_from_the_start() {
+        const MORE_THAN_A_DISK_HAS: u64 = 1 << 60;
+        let dir = tempfile::tempdir().unwrap();
+        let reserve = dir.path().join(".kuring-reserve");
+        assert!(!Space::new(dir.path(), MORE_THAN_A_DISK_HAS).is_full(), "it had none");
+        std::fs::write(&reserve, "").unwrap();
+        let space = Space::new(dir.path(), MORE_THAN_A_DISK_HAS);
+        assert_eq!((space.is_full(), space.times_full(), space.has_reserve()), (true, 1, false));
+        assert!(!reserve.exists(), "the start has room to write");
+        std::fs::write(&reserve, "").unwrap();
+        assert!(!Space::new(dir.path(), 0).is_full(), "none is kept any more");
     }
 }

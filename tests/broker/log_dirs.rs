@@ -22,18 +22,18 @@ const DESCRIBE: i16 = 4;
 const UNKNOWN_TOPIC_OR_PARTITION: i16 = 3;
 const LOG_DIR_NOT_FOUND: i16 = 57;
 
-const TWO: (&str, &str) = ("log.dirs", "~/data,~/other");
+pub const TWO: (&str, &str) = ("log.dirs", "~/data,~/other");
 
 /// Directories that a replica has left are soon removed. Kafka goes by the broker's delay for them, not the topic's.
 const SOON: (&str, &str) = ("log.segment.delete.delay.ms", "300");
 
 /// The directory beside the broker's usual one.
-fn other(broker: &Broker) -> PathBuf {
+pub fn other(broker: &Broker) -> PathBuf {
     broker.data().with_file_name("other")
 }
 
 /// Asks for a move; the error code of the answer.
-fn alter(broker: &Broker, topic: &str, partition: i32, to: &Path) -> i16 {
+pub fn alter(broker: &Broker, topic: &str, partition: i32, to: &Path) -> i16 {
     let response = Raw::connect(broker).call(ALTER, &move_of(topic, partition, to));
     assert_eq!(response.results.len(), 1);
     assert_eq!(response.results[0].partitions.len(), 1);
@@ -73,7 +73,7 @@ fn limit_moves(client: &Client, bytes_per_second: &str) {
 }
 
 #[track_caller]
-fn await_move(broker: &Broker, topic: &str, partition: i32, to: &Path) {
+pub fn await_move(broker: &Broker, topic: &str, partition: i32, to: &Path) {
     eventually(&format!("{topic}-{partition} is in {} alone", to.display()), || {
         (places(broker, topic, partition) == [(to.to_path_buf(), false, 0)]).then_some(())
     });

@@ -20,6 +20,7 @@ mod fetch;
 mod group_rules;
 mod groups;
 mod harness;
+mod held;
 mod known_cases;
 mod limits;
 mod log_dirs;

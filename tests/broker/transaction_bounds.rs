@@ -8,13 +8,20 @@ use crate::harness::batch::Batch;
 use crate::harness::client::Client;
 use crate::harness::raw::{PRODUCE, Raw, fetch, produce};
 use crate::harness::{Broker, eventually};
+use crate::held::{hold, prepare, release};
 use crate::transaction_rules::{Rules, Who, id};
 
 const OK: i16 = 0;
 const REQUEST_TIMED_OUT: i16 = 7;
 const CONCURRENT_TRANSACTIONS: i16 = 51;
-/// What holds markers back: they wait for all replicas that must be in sync.
-const HELD: (&str, &str) = ("min.insync.replicas", "2");
+/// The topic whose markers are held back.
+const HELD: &str = "held";
+
+/// With a broker that can hold writes back.
+fn rules(more: &[(&str, &str)]) -> Rules {
+    let settings: Vec<(&str, &str)> = crate::held::SETTINGS.into_iter().chain(more.iter().copied()).collect();
+    Rules::after(&settings, prepare)
+}
 
 fn transactional(topic: &str, name: &str, who: Who, sequence: i32, timeout_ms: i32) -> ProduceRequest {
     let batch = Batch::now(&["v"]).with_producer(who.id, who.epoch, sequence).transactional();
@@ -26,12 +33,12 @@ fn send(raw: &mut Raw, request: &ProduceRequest) -> (i16, i64) {
     (response.error_code, response.base_offset)
 }
 
-/// A transaction that is decided and waits for its marker in the topic `held`; the producer's next incarnation.
+/// A transaction that is decided and waits for its marker in the topic [`HELD`]; the producer's next incarnation.
 fn hold_an_end(h: &mut Rules, name: &str) -> Who {
-    Client::of(&h.broker).create_topic("held", 1, &[]);
+    Client::of(&h.broker).create_topic(HELD, 1, &[]);
     let me = h.init(name);
-    assert_eq!(send(&mut h.raw, &transactional("held", name, me, 0, 10_000)).0, OK);
-    h.raw.set_topic_config("held", HELD.0, Some(HELD.1));
+    assert_eq!(send(&mut h.raw, &transactional(HELD, name, me, 0, 10_000)).0, OK);
+    hold(&h.broker, HELD);
     let (error, next) = h.end(5, name, me, true);
     assert_eq!(error, OK);
     assert_eq!(h.state(name).1, "PrepareCommit");
@@ -43,7 +50,7 @@ fn answers_that_are_ready_do_not_wait_for_the_transaction_of_a_later_request() {
     if Broker::is_kafka() {
         return;
     }
-    let mut h = Rules::with(&[("add.partitions.to.txn.retry.backoff.max.ms", "60000")]);
+    let mut h = rules(&[("add.partitions.to.txn.retry.backoff.max.ms", "60000")]);
     let next = hold_an_end(&mut h, "w");
     let plain = |value: &str| produce("t", 0, 1, Batch::now(&[value]).encode());
     let first = h.raw.send(PRODUCE, &plain("before"));
@@ -55,7 +62,7 @@ fn answers_that_are_ready_do_not_wait_for_the_transaction_of_a_later_request() {
         (correlation, partition.error_code, partition.base_offset)
     };
     assert_eq!(receive(), (first, OK, 0), "while the second one waits");
-    Raw::connect(&h.broker).set_topic_config("held", HELD.0, None);
+    release(&h.broker, HELD);
     assert_eq!(receive(), (second, OK, 1));
     assert_eq!(receive(), (third, OK, 2), "behind the one before it");
 }
@@ -65,10 +72,10 @@ fn a_verification_takes_no_longer_than_the_request_may() {
     if Broker::is_kafka() {
         return;
     }
-    let mut h = Rules::with(&[("add.partitions.to.txn.retry.backoff.max.ms", "60000")]);
+    let mut h = rules(&[("add.partitions.to.txn.retry.backoff.max.ms", "60000")]);
     let next = hold_an_end(&mut h, "w");
     assert_eq!(send(&mut h.raw, &transactional("t", "w", next, 0, 50)), (REQUEST_TIMED_OUT, -1));
-    h.raw.set_topic_config("held", HELD.0, None);
+    release(&h.broker, HELD);
     assert_eq!(send(&mut h.raw, &transactional("t", "w", next, 0, 10_000)), (OK, 0), "sent again");
 }
 
@@ -77,12 +84,12 @@ fn a_connection_that_ends_while_its_batch_is_verified_leaves_the_batch_to_be_wri
     if Broker::is_kafka() {
         return;
     }
-    let mut h = Rules::with(&[("add.partitions.to.txn.retry.backoff.max.ms", "60000")]);
+    let mut h = rules(&[("add.partitions.to.txn.retry.backoff.max.ms", "60000")]);
     let next = hold_an_end(&mut h, "w");
     let mut other = Raw::connect(&h.broker);
     other.send(PRODUCE, &transactional("t", "w", next, 0, 60_000));
     drop(other);
-    h.raw.set_topic_config("held", HELD.0, None);
+    release(&h.broker, HELD);
     let mut read = || {
         let partition = h.raw.call(12, &fetch("t", &[(0, 0)])).responses[0].partitions[0].clone();
         partition.high_watermark
@@ -95,7 +102,7 @@ fn what_waits_to_be_verified_goes_with_a_connection_that_breaks() {
     if Broker::is_kafka() {
         return;
     }
-    let mut h = Rules::with(&[("add.partitions.to.txn.retry.backoff.max.ms", "60000")]);
+    let mut h = rules(&[("add.partitions.to.txn.retry.backoff.max.ms", "60000")]);
     let next = hold_an_end(&mut h, "w");
     let mut other = Raw::connect(&h.broker);
     let read = |h: &mut Rules| {
@@ -111,7 +118,7 @@ fn what_waits_to_be_verified_goes_with_a_connection_that_breaks() {
     // With an answer that was not read the peer's kernel resets the connection.
     drop(other);
     eventually("the broker has noticed", || (metric(&h.broker, "kuring_connections") == 1).then_some(()));
-    h.raw.set_topic_config("held", HELD.0, None);
+    release(&h.broker, HELD);
     // What was being verified may add its partition to the next transaction yet.
     eventually("the transaction ends", || (h.state("w").1 != "PrepareCommit").then_some(()));
     assert_eq!(
@@ -141,7 +148,7 @@ fn markers_that_cannot_be_written_are_written_when_they_can() {
     if Broker::is_kafka() {
         return;
     }
-    let mut h = Rules::start();
+    let mut h = rules(&[]);
     let next = hold_an_end(&mut h, "r");
     let refused = send(&mut h.raw, &transactional("t", "r", next, 0, 10_000));
     assert_eq!(refused.0, CONCURRENT_TRANSACTIONS);
@@ -151,6 +158,6 @@ fn markers_that_cannot_be_written_are_written_when_they_can() {
         line.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).expect("a figure")
     };
     eventually("it waits for its next attempt", || (retries() == 1.0).then_some(()));
-    Raw::connect(&h.broker).set_topic_config("held", HELD.0, None);
+    release(&h.broker, HELD);
     h.await_state("r", "CompleteCommit");
 }

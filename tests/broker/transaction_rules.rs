@@ -73,8 +73,15 @@ impl Rules {
 
     /// With these broker properties beside.
     pub fn with(more: &[(&str, &str)]) -> Self {
+        Self::after(more, |_| {})
+    }
+
+    /// The same; `prepare` comes before the start.
+    pub fn after(more: &[(&str, &str)], prepare: impl FnOnce(&Broker)) -> Self {
         let settings: Vec<(&str, &str)> = ONE_REPLICA.into_iter().chain(more.iter().copied()).collect();
-        let broker = Broker::with(2, &settings);
+        let mut broker = Broker::stopped(2, &settings);
+        prepare(&broker);
+        broker.start_again(2);
         let client = Client::of(&broker);
         client.create_topic("t", 2, &[]);
         let mut raw = Raw::connect(&broker);
