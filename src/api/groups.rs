@@ -102,7 +102,7 @@ pub async fn sync(client: &Client, header: &RequestHeader, request: SyncGroupReq
 }
 
 /// The answer to a heartbeat to whose member nothing is new, on the coordinator's own shard; others go the whole way.
-pub(super) fn answer_beat(client: &Client, header: &RequestHeader, body: &Bytes) -> Option<Outcome> {
+pub(super) fn answer_beat(client: &Client, header: &RequestHeader, body: &Bytes) -> Option<Bytes> {
     let control = client.shard.control()?;
     let encoded = match header.api.key {
         ApiKey::Heartbeat => {
@@ -117,7 +117,7 @@ pub(super) fn answer_beat(client: &Client, header: &RequestHeader, body: &Bytes)
         }
         _ => return None,
     };
-    Some(answer(header, encoded))
+    encoded.ok()
 }
 
 pub async fn heartbeat(

@@ -126,7 +126,7 @@ pub fn may_overlap(api: &Api) -> bool {
 
 /// The answer to a request that takes nothing to answer: nearly all where there are thousands of members of groups. All
 /// before it are answered.
-pub fn serve_at_once(client: &Client, header: &RequestHeader, body: &Bytes) -> Option<Outcome> {
+pub fn answer_at_once(client: &Client, header: &RequestHeader, body: &Bytes) -> Option<Bytes> {
     groups::answer_beat(client, header, body)
 }
 

@@ -15,7 +15,7 @@ use std::os::fd::AsFd;
 
 use rustix::net::sockopt;
 
-pub use self::gathering::Gathering;
+pub use self::gathering::{Gathering, Look, Rest};
 pub use self::listener::{Acceptor, Listener};
 pub use self::socket::{SendFileError, Socket, SocketCloser, SocketReader, SocketWriter};
 

@@ -1,19 +1,30 @@
 //! Connections that bring nothing but heartbeats of a group's member. Thousands of them, each a heartbeat every few
 //! seconds, would wake their shard for each; where there are many they are looked at together
 //! ([`crate::io::net::Gathering`]), every few milliseconds, which is nothing to a heartbeat. Any other request ends that
-//! at once. They also ask to live on the coordinator's shard: then a heartbeat crosses none.
+//! at once. They also ask to live on the coordinator's shard: then a heartbeat crosses none, and one to whose member
+//! nothing is new is answered in the look that found it ([`Resting`]): the connection's task sleeps on, and nearly all that
+//! the processor would have to fetch of it from memory is left alone.
 //!
 //! One [`BeatingConnections`] per shard.
 
 use std::cell::Cell;
+use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::base::clock::Monotonic;
-use crate::io::net::Gathering;
-use crate::io::runtime::{Queue, spawn};
+use bytes::Bytes;
+
+use super::figures::ListenerCounters;
+use super::registry::{Connections, Entry};
+use super::watch::Phase;
+use crate::api::{self, Client};
+use crate::base::clock::{self, Monotonic};
+use crate::io::net::{Gathering, Look, Rest};
+use crate::io::runtime::{Queue, spawn, yield_if_needed};
 use crate::shard::Shard;
 use crate::wire::ApiKey;
+use crate::wire::frame::{self, FrameStep, PREFIX_LEN};
+use crate::wire::header::{self, Request};
 
 /// So many heartbeats in a row, and nothing else, make a connection one of these.
 const BEATS_MIN: u32 = 2;
@@ -82,13 +93,27 @@ async fn look(shard: Rc<Shard>, gathering: Rc<Gathering>) {
     loop {
         gathering.occupied().await;
         shard.sleep(every).await;
-        every = match gathering.look() {
+        every = match look_at_all(&gathering).await {
             Ok(0) => (every * 2).min(LOOK_EVERY_MAX),
             Ok(_) => LOOK_EVERY_MIN,
             Err(error) => {
                 crate::base::fatal(format_args!("members' connections cannot be looked at: {error}"))
             }
         };
+    }
+}
+
+/// Looks until all that has come is found: on how many connections.
+async fn look_at_all(gathering: &Gathering) -> io::Result<usize> {
+    let mut all = 0;
+    loop {
+        let Look { found, is_cut, .. } = gathering.look()?;
+        all += found;
+        if !is_cut {
+            return Ok(all);
+        }
+        // Thousands may send at once.
+        yield_if_needed().await;
     }
 }
 
@@ -136,6 +161,74 @@ impl Beats {
     /// Whether it is time to ask for a move to the coordinator's shard.
     pub fn take_question(&mut self) -> bool {
         std::mem::take(&mut self.asks)
+    }
+}
+
+/// Serves a member's heartbeats while its connection rests. What it does not answer the connection's task does.
+pub(super) struct Resting {
+    client: Rc<Client>,
+    connections: Rc<Connections>,
+    entry: Rc<Entry>,
+    listener: Rc<ListenerCounters>,
+    /// When the last one came.
+    last: Cell<Monotonic>,
+}
+
+impl Resting {
+    pub fn new(
+        client: Rc<Client>,
+        connections: Rc<Connections>,
+        entry: Rc<Entry>,
+        listener: Rc<ListenerCounters>,
+    ) -> Self {
+        Self { client, connections, entry, listener, last: Cell::new(clock::monotonic()) }
+    }
+
+    /// Whether a request that has come at `now` is as good as served by the connection's task, which looks at more.
+    fn may_serve(&self, now: Monotonic) -> bool {
+        let connections = &self.connections;
+        now.since(self.last.replace(now)) >= GAP_MIN
+            && self.entry.closed.get().is_none()
+            && !connections.is_draining()
+            && !connections.memory().is_used_up()
+            && !connections.request_log.is_on()
+            && connections.beating().count.get() >= GATHERED_MIN
+    }
+}
+
+impl Rest for Resting {
+    fn serve(&self, received: &[u8], send: &mut dyn FnMut(&[u8]) -> bool) -> bool {
+        let begun = clock::monotonic();
+        if !self.may_serve(begun) {
+            return false;
+        }
+        let shard = &self.client.shard;
+        let length_max = shard.config().socket_request_bytes_max as usize;
+        let len = match frame::next(received, length_max) {
+            FrameStep::Complete { len } if PREFIX_LEN + len == received.len() => len,
+            _ => return false,
+        };
+        let frame = Bytes::copy_from_slice(&received[PREFIX_LEN..PREFIX_LEN + len]);
+        let Ok(Request::Known { header, body }) = header::parse(&frame) else { return false };
+        let Some(answer) = api::answer_at_once(&self.client, &header, &body) else { return false };
+        let answered = clock::monotonic();
+        if !send(&answer) {
+            // The task serves it once more, which is nothing to a heartbeat.
+            return false;
+        }
+        let sent = clock::monotonic();
+        self.entry.watch.enter(Phase::Idle, sent);
+        let (bytes_in, bytes_out) = (received.len() as u64, answer.len() as u64);
+        shard.counters.requests.increment();
+        shard.counters.beats_at_rest.increment();
+        shard.counters.bytes_in.add(bytes_in);
+        self.listener.bytes_in.add(bytes_in);
+        shard.counters.bytes_out.add(bytes_out);
+        self.listener.bytes_out.add(bytes_out);
+        shard.requests.begun(header.api);
+        shard.requests.answered(header.api, Duration::ZERO, answered.since(begun), Duration::ZERO);
+        shard.requests.sent(header.api, sent.since(answered), sent.since(begun));
+        true
     }
 }
 

@@ -20,7 +20,7 @@ use bytes::Bytes;
 use futures::future::{Either, select};
 
 use super::accept::{Accepted, Moved};
-use super::beats::Beats;
+use super::beats::{Beats, Resting};
 use super::figures::{Closed, ListenerCounters};
 use super::gate::Pass;
 use super::memory::Charge;
@@ -31,7 +31,7 @@ use super::watch::Phase;
 use crate::api::{self, Client, Outcome, Piece};
 use crate::base::clock::{self, Monotonic};
 use crate::io::chunk::ReceiveBuffer;
-use crate::io::net::{Socket, SocketOptions, SocketReader, SocketWriter};
+use crate::io::net::{Rest, Socket, SocketOptions, SocketReader, SocketWriter};
 use crate::io::runtime::{Queue, spawn, yield_if_needed};
 use crate::peer;
 use crate::shard::Shard;
@@ -352,8 +352,8 @@ impl Connection {
                 self.shard.requests.begun(header.api);
                 let log = self.connections.request_log.begin(&header, frame_bytes);
                 let times = Times { api: header.api, received, begun, log };
-                let outcome = match api::serve_at_once(&client, &header, &body) {
-                    Some(outcome) => outcome,
+                let outcome = match api::answer_at_once(&client, &header, &body) {
+                    Some(answer) => Outcome::Answer(vec![Piece::Bytes(answer)]),
                     None => self.serve_alone(api::serve(&client, &header, body), header.api).await?,
                 };
                 self.take_answer(outcome, times)?;
@@ -541,6 +541,7 @@ impl Connection {
         self.buffer.stop_at_frame(moves_to.is_some());
         if let Some(shard) = moves_to
             && self.buffer.filled().is_empty()
+            && !self.reader.has_aside()
         {
             self.settle_all().await?;
             self.send_answers().await?;
@@ -560,14 +561,17 @@ impl Connection {
         }
         let requests_max = self.shard.config().serving_limits.connection_requests_max;
         if let Some(gathering) = self.beats.gathering() {
-            if let Err(error) = self.reader.gather(gathering) {
+            let server = if self.reader.is_gathered() { None } else { self.resting() };
+            if let Err(error) = self.reader.gather(gathering, server) {
                 tracing::debug!(peer = %self.client.peer, "a connection wakes its shard alone: {error}");
             }
         } else if self.beats.are_all() {
             // The others have gone.
             self.reader.stand_alone();
         }
-        let received = if self.in_flight.is_empty() {
+        let received = if self.in_flight.is_empty() && self.buffer.filled().is_empty() {
+            self.reader.receive_at_rest(&mut self.buffer).await?
+        } else if self.in_flight.is_empty() {
             self.reader.receive(&mut self.buffer).await?
         } else if self.in_flight.len() >= requests_max || !self.fits_in_flight(1) {
             self.count_full_pipeline();
@@ -593,6 +597,13 @@ impl Connection {
         }
         self.note_received(received);
         Ok(())
+    }
+
+    /// What serves heartbeats while the connection rests, where the coordinator is.
+    fn resting(&self) -> Option<Rc<dyn Rest>> {
+        self.shard.control()?;
+        let (entry, listener) = (self.registered.entry.clone(), self.listener.clone());
+        Some(Rc::new(Resting::new(self.client.clone(), self.connections.clone(), entry, listener)))
     }
 
     fn note_received(&mut self, bytes: usize) {

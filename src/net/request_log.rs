@@ -56,9 +56,14 @@ impl RequestLog {
         }
     }
 
+    /// Some requests may get a line.
+    pub(super) fn is_on(&self) -> bool {
+        self.sample > 0 || self.slow.is_some()
+    }
+
     /// Notes what is said of the request if it gets a line.
     pub(super) fn begin(&self, header: &RequestHeader, request_bytes: usize) -> Option<Box<Entry>> {
-        if self.sample == 0 && self.slow.is_none() {
+        if !self.is_on() {
             return None;
         }
         let number = self.begun.get();

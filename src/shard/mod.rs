@@ -111,6 +111,8 @@ crate::counters! {
         /// Connections that went over to another shard: producers' to that of their partitions, group members' to the
         /// coordinator's.
         pub connections_moved: total "kuring_connections_moved_total",
+        /// Heartbeats of group members that were answered in the look that found them, without their connection's task.
+        pub beats_at_rest: total "kuring_heartbeats_at_rest_total",
         /// Batches that were appended or refused.
         pub appended_batches: total "kuring_append_batches_total",
         /// Records appended to logs.

@@ -76,7 +76,7 @@ fn subscription(topic: &str) -> Bytes {
     bytes.into()
 }
 
-fn join(id: &str, member: &str) -> JoinGroupRequest {
+pub fn join(id: &str, member: &str) -> JoinGroupRequest {
     let protocol =
         JoinGroupRequestProtocol::default().with_name(text("range")).with_metadata(subscription("topic"));
     JoinGroupRequest::default()
@@ -88,7 +88,7 @@ fn join(id: &str, member: &str) -> JoinGroupRequest {
         .with_protocols(vec![protocol])
 }
 
-fn sync(id: &str, member: &str, generation: i32, assigned: &[(&str, &'static [u8])]) -> SyncGroupRequest {
+pub fn sync(id: &str, member: &str, generation: i32, assigned: &[(&str, &'static [u8])]) -> SyncGroupRequest {
     let assigned = assigned.iter().map(|(member, assignment)| {
         SyncGroupRequestAssignment::default()
             .with_member_id(text(member))
@@ -101,7 +101,7 @@ fn sync(id: &str, member: &str, generation: i32, assigned: &[(&str, &'static [u8
         .with_assignments(assigned.collect())
 }
 
-fn heartbeat(raw: &mut Raw, id: &str, member: &str, generation: i32) -> i16 {
+pub fn heartbeat(raw: &mut Raw, id: &str, member: &str, generation: i32) -> i16 {
     let request = HeartbeatRequest::default()
         .with_group_id(group(id))
         .with_member_id(text(member))

@@ -15,7 +15,7 @@ use rustix::net::{
 };
 
 use super::SocketOptions;
-use super::gathering::{Gathered, Gathering};
+use super::gathering::{Gathered, Gathering, Rest};
 use super::listener::{local_addr, peer_addr};
 use crate::io::chunk::ReceiveBuffer;
 use crate::io::runtime::{Interest, Readiness, watch, yield_if_needed};
@@ -143,19 +143,37 @@ impl SocketReader {
         }
     }
 
-    /// From now on receives when a look at `gathering` has found something, not as soon as it has come. Nothing
-    /// changes when the system has no room for it in the set.
-    pub fn gather(&mut self, gathering: &Rc<Gathering>) -> io::Result<()> {
+    /// [`Self::receive`], where nothing is received and not served, in service or unsent: if the socket is looked at
+    /// together with others, what comes may be served in the look, and is not received here.
+    pub async fn receive_at_rest(&mut self, buffer: &mut ReceiveBuffer) -> io::Result<usize> {
+        let _rests = self.gathered.as_ref().map(Gathered::rest);
+        self.receive(buffer).await
+    }
+
+    /// From now on receives when a look at `gathering` has found something, not as soon as it has come; `server`, if there
+    /// is one, may serve it at rest. Nothing changes when the system has no room for it in the set.
+    pub fn gather(&mut self, gathering: &Rc<Gathering>, server: Option<Rc<dyn Rest>>) -> io::Result<()> {
         if self.gathered.is_none() {
-            self.gathered = Some(gathering.join(&self.shared)?);
+            self.gathered = Some(gathering.join(&self.shared, server)?);
             self.readiness = None;
         }
         Ok(())
     }
 
-    /// Receives as soon as something has come again.
+    pub fn is_gathered(&self) -> bool {
+        self.gathered.is_some()
+    }
+
+    /// Receives as soon as something has come again. Not yet while a look has received something that was not taken.
     pub fn stand_alone(&mut self) {
-        self.gathered = None;
+        if !self.has_aside() {
+            self.gathered = None;
+        }
+    }
+
+    /// A look has received what [`Self::receive`] has not given out yet.
+    pub fn has_aside(&self) -> bool {
+        self.gathered.as_ref().is_some_and(Gathered::has_aside)
     }
 
     /// Whether the peer has finished sending or is gone, though bytes of it have not been received yet.
@@ -313,6 +331,11 @@ impl Shared {
             ready!(buffer.poll_prepare(cx))?;
             let room = buffer.room();
             let room_bytes = room.len();
+            let aside = arrivals.take_aside(room);
+            if aside > 0 {
+                buffer.advance(aside);
+                return Poll::Ready(Ok(aside));
+            }
             match rustix::net::recv(self, room, RecvFlags::DONTWAIT) {
                 Ok((_, bytes)) => {
                     if bytes < room_bytes {
@@ -331,7 +354,7 @@ impl Shared {
         }
     }
 
-    fn shutdown(&self, how: Shutdown) {
+    pub(super) fn shutdown(&self, how: Shutdown) {
         // It fails when the peer has reset the connection: then it is down already.
         let _ = rustix::net::shutdown(self, how);
     }
@@ -356,6 +379,9 @@ impl Drop for Shared {
 trait Arrivals {
     fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
     fn is_drained(&self);
+
+    /// Moves what somebody else has received into `room`: how many bytes.
+    fn take_aside(&self, room: &mut [u8]) -> usize;
 }
 
 impl Arrivals for Readiness {
@@ -366,6 +392,10 @@ impl Arrivals for Readiness {
     fn is_drained(&self) {
         Readiness::is_drained(self);
     }
+
+    fn take_aside(&self, _: &mut [u8]) -> usize {
+        0
+    }
 }
 
 impl Arrivals for Gathered {
@@ -375,6 +405,10 @@ impl Arrivals for Gathered {
 
     fn is_drained(&self) {
         Gathered::is_drained(self);
+    }
+
+    fn take_aside(&self, room: &mut [u8]) -> usize {
+        Gathered::take_aside(self, room)
     }
 }
 

@@ -1,8 +1,10 @@
 //! Tests of sockets against plain ones of the standard library on loopback.
 
+use std::cell::RefCell;
 use std::io::{IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -324,13 +326,13 @@ fn gathered_sockets_receive_what_a_look_has_found() {
         peer.write_all(b"alone").unwrap();
         assert_eq!(reader.receive(&mut buffer).await.unwrap(), 5);
         buffer.skip(5);
-        reader.gather(&gathering).unwrap();
+        reader.gather(&gathering, None).unwrap();
         peer.write_all(b"one").unwrap();
         assert_eq!(receive_now(&mut reader, &mut buffer), None);
-        assert_eq!(gathering.look().unwrap(), 1);
+        assert_eq!(gathering.look().unwrap().found, 1);
         assert_eq!(receive_now(&mut reader, &mut buffer), Some(b"one".to_vec()));
         assert_eq!(receive_now(&mut reader, &mut buffer), None);
-        assert_eq!(gathering.look().unwrap(), 0);
+        assert_eq!(gathering.look().unwrap().found, 0);
         // The task that waits is woken by the look.
         let waits = spawn(Queue::Serve, "waits", async move {
             let received = reader.receive(&mut buffer).await.unwrap();
@@ -338,7 +340,7 @@ fn gathered_sockets_receive_what_a_look_has_found() {
         });
         sleep(Duration::from_millis(5)).await;
         peer.write_all(b"two!").unwrap();
-        while gathering.look().unwrap() == 0 {
+        while gathering.look().unwrap().found == 0 {
             sleep(Duration::from_millis(1)).await;
         }
         let (received, mut reader, mut buffer) = waits.await;
@@ -358,10 +360,10 @@ fn the_end_of_a_gathered_socket_shows_though_it_came_with_its_last_bytes() {
         let gathering = Gathering::new().unwrap();
         let (mut reader, _writer) = Socket::adopt(connection, &SocketOptions::default()).unwrap().split();
         let mut buffer = ReceiveBuffer::new(pool());
-        reader.gather(&gathering).unwrap();
+        reader.gather(&gathering, None).unwrap();
         peer.write_all(b"last").unwrap();
         peer.shutdown(std::net::Shutdown::Write).unwrap();
-        assert_eq!(gathering.look().unwrap(), 1);
+        assert_eq!(gathering.look().unwrap().found, 1);
         assert_eq!(receive_now(&mut reader, &mut buffer), Some(b"last".to_vec()));
         assert_eq!(receive_now(&mut reader, &mut buffer), Some(Vec::new()), "no look tells of it again");
     });
@@ -373,14 +375,127 @@ fn a_gathered_socket_that_is_handed_over_leaves_the_others() {
     run_shard("gathered-moves", move || async move {
         let gathering = Gathering::new().unwrap();
         let (mut reader, writer) = Socket::adopt(connection, &SocketOptions::default()).unwrap().split();
-        reader.gather(&gathering).unwrap();
+        reader.gather(&gathering, None).unwrap();
         let there = reader.hand_over().unwrap();
         drop((reader, writer));
         assert!(gathering.is_empty());
         peer.write_all(b"there").unwrap();
-        assert_eq!(gathering.look().unwrap(), 0, "the descriptor that lives on is not in the set");
+        assert_eq!(gathering.look().unwrap().found, 0, "the descriptor that lives on is not in the set");
         let (mut reader, _writer) = Socket::adopt(there, &SocketOptions::default()).unwrap().split();
         let mut buffer = ReceiveBuffer::new(pool());
         assert_eq!(reader.receive(&mut buffer).await.unwrap(), 5);
     });
+}
+
+/// Serves what begins with "beat": all of it is the answer. Takes notice of what it was shown.
+struct Echo(RefCell<Vec<String>>);
+
+impl Rest for Echo {
+    fn serve(&self, received: &[u8], send: &mut dyn FnMut(&[u8]) -> bool) -> bool {
+        self.0.borrow_mut().push(String::from_utf8(received.to_vec()).unwrap());
+        received.starts_with(b"beat") && send(received)
+    }
+}
+
+fn read(peer: &mut TcpStream, bytes: usize) -> String {
+    let mut read = vec![0; bytes];
+    peer.read_exact(&mut read).unwrap();
+    String::from_utf8(read).unwrap()
+}
+
+#[test]
+fn what_comes_at_rest_is_served_in_the_look_and_the_task_has_what_is_not() {
+    let (connection, mut peer) = pair();
+    run_shard("at-rest", move || async move {
+        let gathering = Gathering::new().unwrap();
+        let echo = Rc::new(Echo(RefCell::default()));
+        let (mut reader, _writer) = Socket::adopt(connection, &SocketOptions::default()).unwrap().split();
+        reader.gather(&gathering, Some(echo.clone())).unwrap();
+        let task = spawn(Queue::Serve, "rests", async move {
+            let mut buffer = ReceiveBuffer::new(pool());
+            let received = reader.receive_at_rest(&mut buffer).await.unwrap();
+            (buffer.take(received).to_vec(), reader, buffer)
+        });
+        sleep(Duration::from_millis(5)).await;
+        let look = || gathering.look().unwrap();
+        for beat in ["beat-1", "beat-2"] {
+            peer.write_all(beat.as_bytes()).unwrap();
+            assert_eq!(look(), Look { found: 1, woken: 0, is_cut: false });
+            assert_eq!(read(&mut peer, beat.len()), beat);
+        }
+        assert_eq!(look(), Look::default());
+        // Not served: the task has it, and what comes before it has looked is not served ahead of it.
+        peer.write_all(b"other").unwrap();
+        assert_eq!(look(), Look { found: 1, woken: 1, is_cut: false });
+        peer.write_all(b"beat-3").unwrap();
+        assert_eq!(look(), Look { found: 1, woken: 1, is_cut: false });
+        let (first, mut reader, mut buffer) = task.await;
+        assert_eq!(first, b"other");
+        assert!(!reader.has_aside());
+        assert_eq!(receive_now(&mut reader, &mut buffer), Some(b"beat-3".to_vec()));
+        // Nobody rests: nothing is served.
+        peer.write_all(b"beat-4").unwrap();
+        assert_eq!(look(), Look { found: 1, woken: 1, is_cut: false });
+        assert_eq!(receive_now(&mut reader, &mut buffer), Some(b"beat-4".to_vec()));
+        assert_eq!(*echo.0.borrow(), ["beat-1", "beat-2", "other"]);
+    });
+}
+
+#[test]
+fn what_a_look_has_received_is_not_lost_when_the_socket_is_to_stand_alone() {
+    let (connection, mut peer) = pair();
+    run_shard("aside", move || async move {
+        let gathering = Gathering::new().unwrap();
+        let echo = Rc::new(Echo(RefCell::default()));
+        let (mut reader, _writer) = Socket::adopt(connection, &SocketOptions::default()).unwrap().split();
+        reader.gather(&gathering, Some(echo)).unwrap();
+        let mut buffer = ReceiveBuffer::new(pool());
+        {
+            let mut rests = std::pin::pin!(reader.receive_at_rest(&mut buffer));
+            assert!(rests.as_mut().now_or_never().is_none());
+            peer.write_all(b"other").unwrap();
+            assert_eq!(gathering.look().unwrap().woken, 1);
+        }
+        assert!(reader.has_aside());
+        reader.stand_alone();
+        assert_eq!(receive_now(&mut reader, &mut buffer), Some(b"other".to_vec()));
+        reader.stand_alone();
+        assert!(gathering.is_empty());
+    });
+}
+
+#[test]
+fn more_than_a_small_request_and_the_end_of_a_peer_are_not_served_at_rest() {
+    for ends in [false, true] {
+        let (connection, mut peer) = pair();
+        run_shard("not-at-rest", move || async move {
+            let gathering = Gathering::new().unwrap();
+            let echo = Rc::new(Echo(RefCell::default()));
+            let (mut reader, _writer) =
+                Socket::adopt(connection, &SocketOptions::default()).unwrap().split();
+            reader.gather(&gathering, Some(echo.clone())).unwrap();
+            let sent = if ends { b"beat".to_vec() } else { b"beat".repeat(1000) };
+            let wanted = sent.clone();
+            let task = spawn(Queue::Serve, "rests", async move {
+                let mut buffer = ReceiveBuffer::new(pool());
+                let mut all = Vec::new();
+                while all.len() < wanted.len() {
+                    let received = reader.receive_at_rest(&mut buffer).await.unwrap();
+                    all.extend_from_slice(&buffer.take(received));
+                }
+                assert_eq!(all, wanted);
+                if ends {
+                    assert_eq!(reader.receive_at_rest(&mut buffer).await.unwrap(), 0);
+                }
+            });
+            sleep(Duration::from_millis(5)).await;
+            peer.write_all(&sent).unwrap();
+            if ends {
+                peer.shutdown(std::net::Shutdown::Write).unwrap();
+            }
+            assert_eq!(gathering.look().unwrap().woken, 1);
+            task.await;
+            assert!(echo.0.borrow().is_empty(), "it was not even asked");
+        });
+    }
 }
