@@ -3,9 +3,10 @@
 
 use kafka_protocol::messages::{ConsumerGroupHeartbeatRequest, GroupId, HeartbeatRequest};
 
-use super::consumers::{Cluster, join};
+use super::consumers::{self, Cluster, join};
 use super::harness::{GROUP, Harness, OK, SESSION_MS, read_beat, text};
 use crate::coordinator::{Request, Response};
+use crate::wire::ErrorCode;
 
 fn beat(member: &str, generation: i32) -> Request {
     let request = HeartbeatRequest::default()
@@ -105,4 +106,20 @@ fn a_member_of_the_new_protocol_is_answered_on_the_short_way_unless_there_is_new
     cluster.grow("t", 3);
     h.cluster(cluster.image());
     assert_eq!(h.beat(&quiet), None, "the topic has grown");
+}
+
+#[test]
+fn topics_are_looked_at_again_when_what_came_of_a_look_could_not_be_written() {
+    let (mut h, mut cluster) = Harness::consumers(&[("t", 1)]);
+    let (epoch, _) = h.beats(join("a", &["t"]));
+    cluster.grow("t", 2);
+    h.cluster(cluster.image());
+    h.holds_appends = true;
+    let failing = h.send(Request::ConsumerHeartbeat(consumers::beat("a", epoch)));
+    h.fail_one(ErrorCode::NotEnoughReplicas);
+    let Some(Response::ConsumerHeartbeat(failed)) = h.reply(failing) else { panic!("it is answered") };
+    assert_eq!(failed.error_code, ErrorCode::CoordinatorNotAvailable.code());
+    h.release();
+    let (_, told) = h.beats(consumers::beat("a", epoch));
+    assert_eq!(told.map(|topics| topics[0].1.len()), Some(2), "it is quiet until the topics change again");
 }

@@ -2,7 +2,7 @@
 
 use kafka_protocol::messages::ConsumerGroupHeartbeatRequest;
 
-use super::consumers::{beat, join};
+use super::consumers::{Cluster, beat, join};
 use super::harness::{Harness, OK, text};
 use crate::coordinator::{Request, Response};
 use crate::wire::ErrorCode;
@@ -60,6 +60,22 @@ fn an_expression_is_matched_again_though_the_clock_was_set_back() {
     h.cluster(cluster.image());
     h.set_back_ms = 3_600_000;
     h.beats(beat("a", 2));
+    assert!(h.group().is_subscribed(&text("a-2")));
+}
+
+#[test]
+fn an_expression_is_matched_again_though_another_broker_has_counted_further() {
+    let (mut h, mut cluster) = Harness::consumers(&[("a-1", 1)]);
+    for other in ["x", "y", "z"] {
+        cluster.create(other, 1);
+    }
+    h.cluster(cluster.image());
+    let (epoch, _) = h.beats(by_regex("a", "a-.*"));
+    // The metadata of a broker that has seen less happen and has a topic more.
+    h.image = Cluster::new(&[("a-1", 1), ("a-2", 1)]).image();
+    h.restart();
+    h.pass(10_000);
+    h.beats(beat("a", epoch));
     assert!(h.group().is_subscribed(&text("a-2")));
 }
 

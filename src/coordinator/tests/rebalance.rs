@@ -545,3 +545,24 @@ fn lists_filter_by_state_and_type_without_regard_to_case() {
     assert_eq!(count(&["nonsense"], &[]), 0);
     assert_eq!(count(&["Empty", "Stable"], &["share", "classic"]), 1);
 }
+
+#[test]
+fn members_of_join_group_0_have_their_session_for_a_rebalance_too() {
+    let mut h = Harness::new();
+    h.version = 0;
+    // What is read of a version without the field.
+    let join = |member: &str| Request::Join(join_request(member).with_rebalance_timeout_ms(-1));
+    let first = h.send(join(""));
+    h.wait_for(first);
+    let joined = h.join_reply(first);
+    let (id, generation) = (joined.member_id.to_string(), joined.generation_id);
+    let synced = h.sync(&id, generation, &[(&id, "all")]);
+    assert_eq!(h.sync_reply(synced).error_code, OK);
+    let second = h.send(join(""));
+    h.pass(SESSION_MS as u64 / 2);
+    assert!(h.reply(second).is_none(), "the first has time to join again");
+    let first = h.send(join(&id));
+    let (first, second) = (h.join_reply(first), h.join_reply(second));
+    assert_eq!((first.error_code, second.error_code), (OK, OK));
+    assert_eq!(first.members.len(), 2);
+}

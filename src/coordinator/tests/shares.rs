@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bytes::Bytes;
 use kafka_protocol::messages::share_group_describe_response::DescribedGroup;
 use kafka_protocol::messages::{
     GroupId, ListGroupsRequest, ShareGroupHeartbeatRequest, ShareGroupHeartbeatResponse, TopicName,
@@ -355,6 +356,43 @@ fn a_failed_write_is_told_and_changes_nothing() {
     world.harness.release();
     assert_eq!(world.describe().error_code, ErrorCode::GroupIdNotFound.code());
     assert_eq!(world.join("a", &["t"]).partitions.len(), 1);
+}
+
+#[test]
+fn topics_are_looked_at_again_when_what_came_of_a_look_could_not_be_written() {
+    let mut world = World::new(&[("t", 1)]);
+    let epoch = world.join("a", &["t"]).epoch;
+    world.cluster.grow("t", 2);
+    world.harness.cluster(world.cluster.image());
+    world.harness.holds_appends = true;
+    let failing = world.harness.send(Request::ShareHeartbeat(beat("a", epoch)));
+    world.harness.fail_one(ErrorCode::NotEnoughReplicas);
+    let Some(Response::ShareHeartbeat(failed)) = world.harness.reply(failing) else { panic!("not answered") };
+    assert_eq!(failed.response.error_code, ErrorCode::CoordinatorNotAvailable.code());
+    world.harness.release();
+    assert_eq!(world.beat("a").partitions.len(), 2, "it is quiet until the topics change again");
+}
+
+#[test]
+fn what_a_share_group_writes_is_one_batch_however_long_it_is() {
+    // The member's target and what it is given have 400 kB each.
+    let mut world = World::new(&[("t", 100_000)]);
+    let first = world.ask(join("a", &["t"]));
+    let initialized = Request::ShareInitialized { group: group(), partitions: first.lacks_states };
+    assert!(matches!(world.harness.call(initialized), Response::ShareChanged(Ok(_))));
+    world.harness.holds_appends = true;
+    let again = join("a", &["t"]).with_member_epoch(first.response.member_epoch);
+    world.harness.send(Request::ShareHeartbeat(again));
+    let held: Vec<usize> = world
+        .harness
+        .held
+        .iter()
+        .map(|(_, content, _)| match content {
+            Content::Records(records) => records.iter().filter_map(|it| it.value.as_ref()).map(Bytes::len).sum(),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert!(held.len() == 1 && held[0] > 600 << 10, "{held:?}");
 }
 
 /// Hex of keys and values as Kafka 4.4's generated classes write them.
