@@ -153,8 +153,14 @@ fn heartbeats_at_rest_count_as_signs_of_life_and_whatever_else_comes_is_answered
     ];
     let broker = Broker::with(2, &settings);
     drop(coordinator(&broker, "g"));
-    let mut members: Vec<Member> =
-        (0..MEMBERS).map(|number| Member::join(&broker, format!("g{number}"))).collect();
+    let mut members = Vec::new();
+    for number in 0..MEMBERS {
+        members.push(Member::join(&broker, format!("g{number}")));
+        if number % 50 == 0 {
+            // It may take longer than a session until all are there.
+            beat_all(&mut members);
+        }
+    }
     let at_rest = |broker: &Broker| metric(broker, "kuring_heartbeats_at_rest_total");
     eventually("all are answered at rest", || {
         let before = at_rest(&broker);
@@ -210,9 +216,8 @@ fn heartbeats_at_rest_count_as_signs_of_life_and_whatever_else_comes_is_answered
     beat_all(&mut members[5..]);
     sleep(Duration::from_millis(SESSION_MS as u64 / 2 + 500));
     let mut anew = Raw::connect(&broker);
-    let mut is_member = |member: &Member| {
-        anew.call(4, &member.heartbeat(member.generation)).error_code != UNKNOWN_MEMBER_ID
-    };
+    let mut is_member =
+        |member: &Member| anew.call(4, &member.heartbeat(member.generation)).error_code != UNKNOWN_MEMBER_ID;
     assert_eq!((is_member(&members[1]), is_member(&members[5])), (false, true));
 }
 

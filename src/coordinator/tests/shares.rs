@@ -388,7 +388,9 @@ fn what_a_share_group_writes_is_one_batch_however_long_it_is() {
         .held
         .iter()
         .map(|(_, content, _)| match content {
-            Content::Records(records) => records.iter().filter_map(|it| it.value.as_ref()).map(Bytes::len).sum(),
+            Content::Records(records) => {
+                records.iter().filter_map(|it| it.value.as_ref()).map(Bytes::len).sum()
+            }
             other => panic!("{other:?}"),
         })
         .collect();
