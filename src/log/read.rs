@@ -348,6 +348,27 @@ impl<F: Files> Log<F> {
         segments.filter_map(part).collect()
     }
 
+    /// How many of the recent batches begin at or before `offset`. Sought from the end, where most readers are, by doubling
+    /// steps: in a log that was not read for a while each place that is looked at is a cache miss.
+    fn recent_after(&self, offset: Offset) -> usize {
+        let begins_before = |number: usize| self.recent[number].first <= offset;
+        let count = self.recent.len();
+        let mut step = 1;
+        while step <= count && !begins_before(count - step) {
+            step *= 2;
+        }
+        let (mut low, mut high) = (count.saturating_sub(step), count - step / 2);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if begins_before(middle) {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        low
+    }
+
     /// Looks for the first batch of the segment whose last offset is not below `offset`.
     fn locate(&self, segment: &Segment<F>, offset: Offset) -> Result<Located, ReadError> {
         if offset >= segment.next {
@@ -356,7 +377,7 @@ impl<F: Files> Log<F> {
         // Compaction leaves gaps between segments: then its first batch is the answer.
         let offset = offset.max(segment.base);
         // The batch that begins at or before it, among those that were just appended.
-        let after = self.recent.partition_point(|recent| recent.first <= offset);
+        let after = self.recent_after(offset);
         if let Some(recent) = after.checked_sub(1).and_then(|number| self.recent.get(number))
             && recent.segment == segment.base
         {
