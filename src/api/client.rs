@@ -12,11 +12,12 @@ use kafka_protocol::protocol::StrBytes;
 use super::fetch_session::SessionCache;
 use super::leaning::Leaning;
 use super::line::Line;
+use super::share_elsewhere;
 use super::share_session::ShareSessions;
 use crate::base::{BrokerId, Budget, PartitionIndex, ShardId};
 use crate::config::ListenerName;
 use crate::metadata::{self, Image, PartitionImage, Refusal, TopicImage};
-use crate::peer::{Answer, Ends, Greeter, Identity, PeerError, is_greeting};
+use crate::peer::{self, Answer, Ends, Greeter, Identity, PeerError, PeerKey};
 use crate::shard::messages::{ControlReply, ControlRequest, Reply, Request};
 use crate::shard::{PartitionKey, Shard};
 use crate::wire::ErrorCode;
@@ -90,10 +91,16 @@ impl Client {
         self.greeter.borrow().as_ref()?.broker()
     }
 
+    /// Whether there are no other brokers: then whoever asks what brokers ask each other may.
+    pub(super) fn is_alone(&self) -> bool {
+        self.shard.settings().greetings.is_none()
+    }
+
     /// Answers a frame of a greeting; `None` where brokers do not greet, and the frame is none that is served.
     pub fn hear(&self, frame: &Bytes, ends: Ends) -> Option<Result<Answer, PeerError>> {
         let greetings = self.shard.settings().greetings.as_ref()?;
-        if self.listener != self.shard.config().inter_broker_listener || !is_greeting(frame) {
+        let is_greeting = matches!(peer::own_key(frame), Some(PeerKey::Hello | PeerKey::Proof));
+        if self.listener != self.shard.config().inter_broker_listener || !is_greeting {
             return None;
         }
         // Its later requests belong to partitions of several shards.
@@ -104,6 +111,28 @@ impl Client {
         };
         let mut greeter = self.greeter.borrow_mut();
         Some(greeter.get_or_insert_default().hear(greetings, frame.clone(), ends, knows))
+    }
+
+    /// Whether a broker that has said who it is asks something in a form of kuring's own.
+    pub fn is_asked_by_broker(&self, frame: &Bytes) -> bool {
+        peer::own_key(frame) == Some(PeerKey::ShareState) && self.broker().is_some()
+    }
+
+    /// The whole frame that answers it.
+    ///
+    /// # Errors
+    /// What does not decode; the connection is to be closed.
+    pub async fn answer_broker(&self, frame: &Bytes) -> Result<Bytes, PeerError> {
+        let request = peer::read_own(frame)?;
+        let asked = share_elsewhere::read_request(&request.body)
+            .map_err(|_| PeerError::Malformed("a question for a share state that does not decode"))?;
+        let asked = Request::Control(ControlRequest::ShareStateHere(Box::new(asked)));
+        match self.shard.ask(ShardId::CONTROL, asked).await {
+            Reply::Control(ControlReply::ShareState(response)) => {
+                Ok(peer::own_answer(&request, &share_elsewhere::write_response(&response)))
+            }
+            _ => crate::base::fatal("a share state request got another request's answer"),
+        }
     }
 
     /// The connection has ended: what waits for it alone is dropped.

@@ -33,6 +33,8 @@ const BATCH_BYTES_MAX: usize = 512 << 10;
 const PRODUCE_VERSION: i16 = 13;
 /// Read at once from one partition (Kafka's buffers are five times that).
 const READ_BYTES: u32 = 1 << 20;
+/// How often a log that is read is looked at whether all of it is committed.
+const COMMIT_POLL: Duration = Duration::from_millis(5);
 
 /// A coordinator whose appends [`send_appends`] sends.
 pub(super) trait Appending: 'static {
@@ -42,6 +44,9 @@ pub(super) trait Appending: 'static {
 
     /// The topic, if it is there.
     fn topic(&self) -> Option<TopicId>;
+
+    /// Under which leadership a partition is written; none when it is not led here.
+    fn epoch(&self, partition: PartitionIndex) -> Option<LeaderEpoch>;
 
     /// How long an append may wait until it is committed.
     fn timeout(&self) -> Duration;
@@ -70,6 +75,7 @@ struct Share {
 
 struct Part {
     key: PartitionKey,
+    epoch: LeaderEpoch,
     batch: Batch,
     claim: Claim,
     tickets: Vec<Ticket>,
@@ -126,21 +132,31 @@ fn take_appends<C: Appending>(coordinator: &Rc<C>) -> Vec<Share> {
     };
     let mut shares: Vec<Share> = Vec::new();
     for Queued { partition, content, ticket } in queued {
+        // What is queued is of the present leadership: the end of one takes it away.
+        let Some(epoch) = coordinator.epoch(partition) else {
+            coordinator.appended(&[ticket], Err(ErrorCode::NotLeaderOrFollower));
+            continue;
+        };
         let key = PartitionKey { topic, partition };
         let owner = coordinator.shard().owner(key);
         let at = shares.iter().position(|share| share.owner == owner).unwrap_or_else(|| {
             shares.push(Share { owner, parts: Vec::new() });
             shares.len() - 1
         });
-        put(coordinator.shard(), &mut shares[at].parts, key, content).tickets.push(ticket);
+        put(coordinator.shard(), &mut shares[at].parts, (key, epoch), content).tickets.push(ticket);
     }
     shares
 }
 
 /// Adds to the last batch of the partition if it fits, else begins a new one.
-fn put<'a>(shard: &Shard, parts: &'a mut Vec<Part>, key: PartitionKey, content: Content) -> &'a mut Part {
+fn put<'a>(
+    shard: &Shard,
+    parts: &'a mut Vec<Part>,
+    (key, epoch): (PartitionKey, LeaderEpoch),
+    content: Content,
+) -> &'a mut Part {
     let now = clock::wall();
-    let new = |batch, claim| Part { key, batch, claim, tickets: Vec::new() };
+    let new = |batch, claim| Part { key, epoch, batch, claim, tickets: Vec::new() };
     let builder = || BatchBuilder::new(Offset::ZERO, Compression::NONE);
     match content {
         Content::Records(records) => {
@@ -203,12 +219,12 @@ async fn send_share<C: Appending>(coordinator: &Rc<C>, share: Share) {
     let shard = coordinator.shard();
     let mut parts = Vec::with_capacity(share.parts.len());
     let mut tickets = Vec::with_capacity(share.parts.len());
-    for Part { key, batch, claim, tickets: of_part } in share.parts {
+    for Part { key, epoch, batch, claim, tickets: of_part } in share.parts {
         let records = match batch {
             Batch::Open(batch) => finish(batch),
             Batch::Made(bytes) => bytes,
         };
-        parts.push(AppendPart { key, records, claim });
+        parts.push(AppendPart { key, epoch, records, claim });
         tickets.push(of_part);
     }
     let request = AppendRequest {
@@ -253,22 +269,37 @@ pub(super) enum LoadError {
 }
 
 impl LoadError {
+    /// The partition is not led as it was thought, or not yet: the shard that owns it has another image.
+    pub fn is_of_leadership(&self) -> bool {
+        use ErrorCode::{FencedLeaderEpoch, NotLeaderOrFollower, UnknownLeaderEpoch};
+        matches!(self, Self::Answer(NotLeaderOrFollower | FencedLeaderEpoch | UnknownLeaderEpoch))
+    }
+
     pub fn broken(batch: &BatchView<'_>, error: &dyn std::fmt::Display) -> Self {
         LoadError::Batch(batch.head().base_offset(), error.to_string())
     }
 }
 
-/// Reads a partition from its start to its end and gives each batch to `each`. Ends early when `goes_on`, asked
-/// before each read, says no.
+/// Reads a partition, as its leader in this epoch, from its start to its end and gives each batch to `each`; where it
+/// `awaits_commit`, returns only when all of that is committed. Ends early when `goes_on`, asked before each read, says
+/// no.
 pub(super) async fn read_log(
     shard: &Rc<Shard>,
-    key: PartitionKey,
+    (key, epoch): (PartitionKey, LeaderEpoch),
+    awaits_commit: bool,
     mut goes_on: impl FnMut() -> bool,
     mut each: impl FnMut(&BatchView<'_>) -> Result<(), LoadError>,
 ) -> Result<(), LoadError> {
     let mut next = Offset::ZERO;
     while goes_on() {
-        let Some(bytes) = read_more(shard, key, &mut next).await? else { return Ok(()) };
+        let bytes = match read_more(shard, (key, epoch), &mut next).await? {
+            More::Bytes(bytes) => bytes,
+            More::End { high_watermark } if awaits_commit && high_watermark < next => {
+                shard.sleep(COMMIT_POLL).await;
+                continue;
+            }
+            More::End { .. } => return Ok(()),
+        };
         let before = next;
         for batch in Batches::new(&bytes) {
             // The last batch of a read may be cut; the next read begins with it.
@@ -287,18 +318,24 @@ pub(super) async fn read_log(
     Ok(())
 }
 
-/// The bytes from `next` on; `None` at the end.
+/// What comes next in a log.
+enum More {
+    Bytes(Vec<u8>),
+    End { high_watermark: Offset },
+}
+
+/// The bytes from `next` on.
 async fn read_more(
     shard: &Rc<Shard>,
-    key: PartitionKey,
+    (key, epoch): (PartitionKey, LeaderEpoch),
     next: &mut Offset,
-) -> Result<Option<Vec<u8>>, LoadError> {
+) -> Result<More, LoadError> {
     loop {
         let part = FetchPart {
             key,
             offset: *next,
             bytes_max: READ_BYTES,
-            current_leader_epoch: LeaderEpoch::NONE,
+            current_leader_epoch: epoch,
             last_fetched_epoch: LeaderEpoch::NONE,
             log_start: Offset(-1),
         };
@@ -314,7 +351,9 @@ async fn read_more(
         };
         match reply.parts.pop() {
             Some(FetchedPart::Data(data)) => {
-                let Some(range) = data.range else { return Ok(None) };
+                let Some(range) = data.range else {
+                    return Ok(More::End { high_watermark: data.high_watermark });
+                };
                 let directory = range.file.directory();
                 let threads = &shard.settings().directories.readers;
                 let read = threads.run("coordinator load", move || {
@@ -327,7 +366,7 @@ async fn read_more(
                 if let Err(error) = &read {
                     shard.note_send_error(directory, error);
                 }
-                return Ok(Some(read?));
+                return Ok(More::Bytes(read?));
             }
             // What lay before was deleted.
             Some(FetchedPart::Failed { code: ErrorCode::OffsetOutOfRange, log_start, .. })

@@ -18,7 +18,7 @@ use super::internal_topics::CONSUMER_OFFSETS;
 use super::leaderships::{self, Leaderships, Load, Loading};
 use crate::base::clock::{self, Monotonic, Now};
 use crate::base::random::Random;
-use crate::base::{Offset, PartitionIndex, TopicId, TopicName};
+use crate::base::{LeaderEpoch, Offset, PartitionIndex, TopicId, TopicName};
 use crate::coordinator::{Client, Coordinator, Effect, ReplyToken, Request, Ticket};
 use crate::io::runtime::{Notify, Queue, spawn};
 use crate::metadata::Image;
@@ -201,6 +201,10 @@ impl Appending for Driver {
         self.leaderships.topic()
     }
 
+    fn epoch(&self, partition: PartitionIndex) -> Option<LeaderEpoch> {
+        self.leaderships.epoch(partition)
+    }
+
     fn timeout(&self) -> Duration {
         Duration::from_millis(self.shard.config().groups.offsets_commit_timeout_ms.max(1) as u64)
     }
@@ -216,6 +220,7 @@ impl Appending for Driver {
 
 impl Loading for Driver {
     const TOPIC: &'static str = CONSUMER_OFFSETS;
+    const AWAITS_COMMIT: bool = false;
     type Waiting = Waiting;
 
     fn leaderships(&self) -> &Leaderships<Waiting> {

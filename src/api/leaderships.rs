@@ -23,6 +23,10 @@ const LOADERS_MAX: usize = 16;
 /// Pauses between attempts to read a partition: the first, doubled each time, the longest.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+/// The pause while the partition's owner does not know of the leadership yet, or has lost it and this is about to be
+/// heard; for so long nothing is said of it.
+const LEADERSHIP_POLL: Duration = Duration::from_millis(10);
+const LEADERSHIP_TIME_MAX: Duration = Duration::from_secs(5);
 /// How long requests wait for a partition before they are told COORDINATOR_LOAD_IN_PROGRESS. It takes milliseconds when
 /// the log is short, and a client that is told so waits for seconds.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -33,6 +37,8 @@ const WAITING_MAX: usize = 4096;
 pub(super) trait Loading: Appending {
     /// The topic, for who reads the log.
     const TOPIC: &'static str;
+    /// What it has read it tells others at once, so that it must be there whoever leads next.
+    const AWAITS_COMMIT: bool;
     /// A request that waits for its partition.
     type Waiting;
 
@@ -102,6 +108,11 @@ impl<W> Leaderships<W> {
 
     pub(super) fn topic(&self) -> Option<TopicId> {
         self.topic.get()
+    }
+
+    /// In which epoch a partition is led.
+    pub(super) fn epoch(&self, partition: PartitionIndex) -> Option<LeaderEpoch> {
+        self.led.borrow().get(&partition).map(|load| load.epoch)
     }
 
     /// Whether a request for the partition may wait until it is read.
@@ -199,13 +210,14 @@ async fn read_queued<C: Loading>(coordinator: Rc<C>) {
 async fn read_partition<C: Loading>(coordinator: &Rc<C>, load: Load) {
     let (shard, partition) = (coordinator.shard(), load.key.partition);
     let is_current = || coordinator.leaderships().is_current(load);
+    let begun = clock::monotonic();
+    let waited = || clock::monotonic().since(begun);
     let mut pause = RETRY_AFTER;
     let topic = C::TOPIC;
     loop {
-        let started = clock::monotonic();
         let goes_on = || {
             let is_current = is_current();
-            if is_current && clock::monotonic().since(started) > PATIENCE {
+            if is_current && waited() > PATIENCE {
                 release(coordinator, partition);
             }
             is_current
@@ -215,17 +227,19 @@ async fn read_partition<C: Loading>(coordinator: &Rc<C>, load: Load) {
             // It came while the leadership went: the next reads it for itself.
             false => Ok(()),
         };
-        match read_log(shard, load.key, goes_on, each).await {
-            Ok(()) => break,
-            Err(error) => {
-                tracing::warn!(topic, %partition, %error, "a coordinator's partition cannot be loaded yet")
-            }
+        let read = read_log(shard, (load.key, load.epoch), C::AWAITS_COMMIT, goes_on, each);
+        let Err(error) = read.await else { break };
+        if !is_current() {
+            return;
         }
-        if is_current() {
+        if error.is_of_leadership() && waited() < LEADERSHIP_TIME_MAX {
+            shard.sleep(LEADERSHIP_POLL).await;
+        } else {
+            tracing::warn!(topic, %partition, %error, "a coordinator's partition cannot be loaded yet");
             release(coordinator, partition);
+            shard.sleep(pause).await;
+            pause = RETRY_AFTER_MAX.min(pause * 2);
         }
-        shard.sleep(pause).await;
-        pause = RETRY_AFTER_MAX.min(pause * 2);
         if shard.is_stopping() || !is_current() {
             return;
         }
@@ -234,6 +248,8 @@ async fn read_partition<C: Loading>(coordinator: &Rc<C>, load: Load) {
     if is_current() {
         coordinator.loaded(load);
         release(coordinator, partition);
+        let took = waited();
+        tracing::debug!(topic, %partition, epoch = %load.epoch, ?took, "a coordinator's partition is loaded");
     }
 }
 

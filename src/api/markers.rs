@@ -1,5 +1,5 @@
-//! Writes the ends of transactions to their partitions: one message per owner shard, and for the offsets topic
-//! through the group coordinator, which then knows what the transaction's commits have come to.
+//! Writes the ends of transactions to their partitions that this broker leads: one message per owner shard, and for the
+//! offsets topic through the group coordinator, which then knows what the transaction's commits have come to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -9,12 +9,12 @@ use bytes::Bytes;
 use futures::future::join_all;
 use kafka_protocol::protocol::StrBytes;
 
-use super::client::partition_image;
+use super::client::{Target, find_partition, partition_image};
 use super::coordinator_log::{coordinator_epoch_max, failure_code, marker_claim};
 use super::internal_topics::CONSUMER_OFFSETS;
 use super::shares::{Share, Shares};
 use crate::base::clock;
-use crate::base::{PartitionIndex, ShardId, TopicPartition};
+use crate::base::{LeaderEpoch, PartitionIndex, ShardId, TopicPartition};
 use crate::coordinator::transactions::Marker;
 use crate::coordinator::{self, Response};
 use crate::io::runtime::yield_if_needed;
@@ -35,6 +35,17 @@ const PARTS_MAX: usize = 512;
 
 /// What became of one marker in each of its partitions.
 pub(super) type Results = Vec<(TopicPartition, Result<(), ErrorCode>)>;
+
+/// Who writes a marker.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Writer {
+    /// The coordinator of this broker.
+    Own,
+    /// That of another one, which may know of a newer leadership than this broker does.
+    Peer,
+    /// Whoever is none: its word for a coordinator's epoch is good only up to those that there have been.
+    Administrator,
+}
 
 /// The end of one transaction, and where it is to be written.
 pub(super) struct Round {
@@ -65,21 +76,31 @@ pub(super) fn find(image: &Image, partition: &TopicPartition) -> Option<Partitio
 }
 
 /// Appends each marker to each of its partitions and waits until all are committed or have failed.
-pub(super) async fn write(shard: &Rc<Shard>, image: &Image, rounds: Vec<Round>) -> Vec<Results> {
+pub(super) async fn write(
+    shard: &Rc<Shard>,
+    image: &Image,
+    writer: Writer,
+    rounds: Vec<Round>,
+) -> Vec<Results> {
     let mut results: Vec<Results> = rounds.iter().map(|_| Results::new()).collect();
     let mut shares: Shares<AppendPart, (usize, TopicPartition)> = Shares::new();
     let mut offsets = Vec::new();
-    let coordinator_epoch_max = coordinator_epoch_max(image);
+    let coordinator_epoch_max = match writer {
+        Writer::Own | Writer::Administrator => coordinator_epoch_max(image),
+        Writer::Peer => i32::MAX,
+    };
     for (number, Round { marker, partitions }) in rounds.into_iter().enumerate() {
         let claim = marker_claim(marker.version, coordinator_epoch_max);
         let batch = encode(marker);
         for partition in partitions {
-            match find(image, &partition) {
-                None => results[number].push((partition, Err(ErrorCode::UnknownTopicOrPartition))),
-                Some(_) if &*partition.topic == CONSUMER_OFFSETS => offsets.push((number, marker, partition)),
-                Some(key) => {
-                    let part = AppendPart { key, records: batch.clone(), claim };
-                    shares.add(shard.owner(key), (number, partition), part);
+            let topic = image.topic(&partition.topic).ok_or(ErrorCode::UnknownTopicOrPartition);
+            match topic.and_then(|topic| find_partition(shard, topic, partition.partition)) {
+                Err(error) => results[number].push((partition, Err(error))),
+                Ok(_) if &*partition.topic == CONSUMER_OFFSETS => offsets.push((number, marker, partition)),
+                Ok(Target { key, owner }) => {
+                    let epoch = LeaderEpoch::NONE;
+                    let part = AppendPart { key, epoch, records: batch.clone(), claim };
+                    shares.add(owner, (number, partition), part);
                 }
             }
         }

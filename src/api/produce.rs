@@ -205,7 +205,11 @@ fn split(
                     answers.push(ProducePartitionResponse::failed(partition.index, None));
                     let place = Place { topic: topic_at, partition: partition_at };
                     let records = partition.records.unwrap_or_default();
-                    shares.add(owner, place, AppendPart { key, records, claim: Claim::Open });
+                    shares.add(
+                        owner,
+                        place,
+                        AppendPart { key, epoch: LeaderEpoch::NONE, records, claim: Claim::Open },
+                    );
                 }
                 Err(code) => answers.push(ProducePartitionResponse::failed(partition.index, code)),
             }

@@ -13,8 +13,9 @@ use slab::Slab;
 use super::coordinator_log::{Appending, Appends, LoadError, send_appends};
 use super::internal_topics::SHARE_GROUP_STATE;
 use super::leaderships::{self, Leaderships, Load, Loading};
+use super::share_elsewhere::ShareElsewhere;
 use crate::base::clock::{self, Now};
-use crate::base::{Offset, PartitionIndex, TopicId};
+use crate::base::{LeaderEpoch, Offset, PartitionIndex, TopicId};
 use crate::coordinator::share_state::{Coordinator, Effect, Request};
 use crate::coordinator::{Content, ReplyToken, Ticket};
 use crate::io::runtime::{Queue, spawn};
@@ -35,6 +36,8 @@ pub struct Driver {
     appends: Appends,
     image: RefCell<Arc<Image>>,
     leaderships: Leaderships<(Request, Answer)>,
+    /// Where there are other brokers.
+    elsewhere: Option<Rc<ShareElsewhere>>,
 }
 
 impl Driver {
@@ -49,10 +52,32 @@ impl Driver {
             appends: Appends::new(),
             image: RefCell::new(Arc::new(Image::default())),
             leaderships: Leaderships::new(),
+            elsewhere: ShareElsewhere::new(shard),
         });
         spawn(Queue::Control, "share state timer", driver.clone().keep_time()).detach();
         spawn(Queue::Control, "share state appends", send_appends(driver.clone())).detach();
         driver
+    }
+
+    /// Serves what leaders and group coordinators ask, at the coordinator of the share partition wherever that is.
+    pub fn handle_anywhere(self: &Rc<Self>, request: Request, mut answer: Answer) {
+        let partition = self.coordinator.borrow().partition_of(request.key());
+        match self.elsewhere.clone().filter(|elsewhere| elsewhere.is_elsewhere(partition)) {
+            None => self.handle(request, answer),
+            Some(elsewhere) => {
+                answer.park();
+                let driver = self.clone();
+                spawn(Queue::Control, "share state elsewhere", async move {
+                    match elsewhere.ask(partition, &request).await {
+                        Some(response) => {
+                            answer.send(Reply::Control(ControlReply::ShareState(Box::new(response))));
+                        }
+                        None => driver.handle(request, answer),
+                    }
+                })
+                .detach();
+            }
+        }
     }
 
     /// Serves a request; the answer is sent at once or when its record is durable.
@@ -157,6 +182,10 @@ impl Appending for Driver {
         self.leaderships.topic()
     }
 
+    fn epoch(&self, partition: PartitionIndex) -> Option<LeaderEpoch> {
+        self.leaderships.epoch(partition)
+    }
+
     fn timeout(&self) -> Duration {
         self.shard.config().share_states.write_timeout
     }
@@ -172,6 +201,7 @@ impl Appending for Driver {
 
 impl Loading for Driver {
     const TOPIC: &'static str = SHARE_GROUP_STATE;
+    const AWAITS_COMMIT: bool = false;
     type Waiting = (Request, Answer);
 
     fn leaderships(&self) -> &Leaderships<Self::Waiting> {

@@ -50,6 +50,15 @@ pub(super) async fn ask(client: &Client, request: Request) -> Response {
     }
 }
 
+/// Asks the coordinator of the transactional id, on whichever broker it is, of the partitions of a transaction.
+pub(super) async fn ask_anywhere(client: &Client, request: Request) -> Response {
+    let request = ShardRequest::Control(ControlRequest::TransactionAnywhere(Box::new(request)));
+    match client.shard.ask(ShardId::CONTROL, request).await {
+        Reply::Control(ControlReply::Transaction(response)) => *response,
+        _ => crate::base::fatal("a transaction request got another request's answer"),
+    }
+}
+
 /// The coordinator answers each request in its kind.
 pub(super) fn mismatch(response: &Response) -> ! {
     crate::base::fatal(format_args!("a transaction request got another's answer: {response:?}"))
@@ -83,6 +92,10 @@ pub async fn add_partitions(
         let result = add_one(client, &image, version, transaction).await;
         return AddPartitionsToTxnResponse::default()
             .with_results_by_topic_v3_and_below(result.topic_results);
+    }
+    if !client.is_alone() && client.broker().is_none() {
+        let code = ErrorCode::ClusterAuthorizationFailed.code();
+        return AddPartitionsToTxnResponse::default().with_error_code(code);
     }
     let transactions = request.transactions.into_iter();
     let results = join_all(transactions.map(|transaction| add_one(client, &image, version, transaction)));

@@ -8,17 +8,19 @@ use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use slab::Slab;
 
 use super::coordinator_log::{Appending, Appends, LoadError, send_appends};
+use super::elsewhere::Elsewhere;
 use super::internal_topics::TRANSACTION_STATE;
 use super::leaderships::{self, Leaderships, Load, Loading};
-use super::markers::{self, Round};
+use super::markers::{self, Round, Writer};
 use crate::base::clock::{self, Monotonic, Now};
-use crate::base::{Offset, PartitionIndex, ShardId, TopicId};
+use crate::base::{BrokerId, LeaderEpoch, Offset, PartitionIndex, ShardId, TopicId};
 use crate::coordinator::transactions::{Coordinator, Effect, Request, TransactionVersion};
 use crate::coordinator::{Content, ReplyToken, Ticket};
 use crate::io::runtime::{Notify, Queue, spawn, yield_if_needed};
@@ -45,6 +47,10 @@ pub struct Driver {
     armed_until: Cell<Monotonic>,
     rearm: Notify,
     leaderships: Leaderships<(Request, Answer)>,
+    /// Where there are other brokers.
+    elsewhere: Option<Rc<Elsewhere>>,
+    /// The last one that every shard knows.
+    image: RefCell<Arc<Image>>,
 }
 
 impl Driver {
@@ -60,6 +66,8 @@ impl Driver {
             armed_until: Cell::new(Monotonic::ZERO),
             rearm: Notify::new(),
             leaderships: Leaderships::new(),
+            elsewhere: Elsewhere::new(shard).map(Rc::new),
+            image: RefCell::default(),
         });
         spawn(Queue::Control, "transaction timer", driver.clone().keep_time()).detach();
         spawn(Queue::Control, "transaction appends", send_appends(driver.clone())).detach();
@@ -83,6 +91,26 @@ impl Driver {
         }
     }
 
+    /// Serves what brokers ask of the partitions of a transaction, at its coordinator wherever that is.
+    pub fn handle_anywhere(self: &Rc<Self>, request: Request, mut answer: Answer) {
+        let Some((elsewhere, coordinator)) = self.elsewhere_of(&request) else {
+            return self.handle(request, answer);
+        };
+        answer.park();
+        spawn(Queue::Control, "transaction elsewhere", async move {
+            let response = elsewhere.ask(coordinator, request).await;
+            answer.send(Reply::Control(ControlReply::Transaction(Box::new(response))));
+        })
+        .detach();
+    }
+
+    fn elsewhere_of(&self, request: &Request) -> Option<(Rc<Elsewhere>, BrokerId)> {
+        let elsewhere = self.elsewhere.clone()?;
+        let partition = self.coordinator.borrow().partition_of(request.transactional_id()?);
+        let coordinator = elsewhere.coordinator(partition)?;
+        Some((elsewhere, coordinator))
+    }
+
     /// The cluster is about to change. To be called before the shards know it.
     pub fn expect(self: &Rc<Self>, image: &Image) {
         let level = image.feature(TRANSACTION_VERSION).unwrap_or(0);
@@ -91,8 +119,13 @@ impl Driver {
     }
 
     /// The cluster has changed, on every shard.
-    pub fn image_changed(self: &Rc<Self>) {
+    pub fn image_changed(self: &Rc<Self>, image: &Arc<Image>) {
+        let before = self.image.replace(image.clone());
         leaderships::read(self);
+        // Who came or went may lead, or have led, what waits for a marker.
+        if self.elsewhere.is_some() && image.changes_since(&before).brokers_changed {
+            self.drive(|coordinator, now| coordinator.hurry(now));
+        }
     }
 
     /// Sends everybody who waits to look for another coordinator: the broker goes down.
@@ -186,7 +219,10 @@ impl Driver {
         // The shard's, not the driver's, which is of the time before a new topic's logs were opened: its partitions may
         // have been written already.
         let image = self.shard.image();
-        let mut results = markers::write(&self.shard, &image, rounds).await;
+        let mut results = match &self.elsewhere {
+            None => markers::write(&self.shard, &image, Writer::Own, rounds).await,
+            Some(elsewhere) => elsewhere.write(&image, rounds).await,
+        };
         for (partition, result) in results.iter_mut().flatten() {
             // Deleted meanwhile: there is nothing to end.
             if *result == Err(ErrorCode::UnknownTopicOrPartition)
@@ -235,6 +271,10 @@ impl Appending for Driver {
         self.leaderships.topic()
     }
 
+    fn epoch(&self, partition: PartitionIndex) -> Option<LeaderEpoch> {
+        self.leaderships.epoch(partition)
+    }
+
     fn timeout(&self) -> Duration {
         APPEND_TIMEOUT
     }
@@ -250,6 +290,8 @@ impl Appending for Driver {
 
 impl Loading for Driver {
     const TOPIC: &'static str = TRANSACTION_STATE;
+    /// The end of a transaction that is decided goes to its partitions as soon as it is read.
+    const AWAITS_COMMIT: bool = true;
     type Waiting = (Request, Answer);
 
     fn leaderships(&self) -> &Leaderships<Self::Waiting> {

@@ -8,7 +8,7 @@ use kafka_protocol::protocol::StrBytes;
 
 use super::Client;
 use super::shares::{Share, Shares};
-use super::transactions::{ask, mismatch};
+use super::transactions::{ask_anywhere, mismatch};
 use crate::base::{ShardId, TopicPartition};
 use crate::coordinator::transactions::{Producer, Request, Response, TransactionVersion};
 use crate::log::Claim;
@@ -148,6 +148,7 @@ fn is_asked_again(error: ErrorCode) -> bool {
             | ErrorCode::CoordinatorLoadInProgress
             | ErrorCode::CoordinatorNotAvailable
             | ErrorCode::NotCoordinator
+            | ErrorCode::NetworkException
     )
 }
 
@@ -168,7 +169,7 @@ async fn ask_coordinator(
             Request::VerifyPartitions { id, producer, partitions }
         }
     };
-    let result = match ask(client, request).await {
+    let result = match ask_anywhere(client, request).await {
         Response::AddPartitions(result) => result.map(|()| BTreeSet::new()),
         Response::VerifyPartitions(result) => result,
         other => mismatch(&other),
@@ -197,6 +198,7 @@ pub(super) fn produce_failure(error: ErrorCode, operation: Operation) -> (ErrorC
         ErrorCode::CoordinatorLoadInProgress => "COORDINATOR_LOAD_IN_PROGRESS",
         ErrorCode::CoordinatorNotAvailable => "COORDINATOR_NOT_AVAILABLE",
         ErrorCode::NotCoordinator => "NOT_COORDINATOR",
+        ErrorCode::NetworkException => "NETWORK_EXCEPTION",
         ErrorCode::ConcurrentTransactions if operation != Operation::Add => "CONCURRENT_TRANSACTIONS",
         error => return (error, None),
     };
@@ -221,7 +223,7 @@ mod tests {
     fn errors_that_old_clients_would_not_try_again_become_one_that_they_do() {
         let told = |error, operation| produce_failure(error, operation).0;
         use ErrorCode::*;
-        for error in [CoordinatorLoadInProgress, CoordinatorNotAvailable, NotCoordinator] {
+        for error in [CoordinatorLoadInProgress, CoordinatorNotAvailable, NotCoordinator, NetworkException] {
             assert_eq!(told(error, Operation::Add), NotEnoughReplicas);
         }
         assert_eq!(told(ConcurrentTransactions, Operation::Verify), NotEnoughReplicas);

@@ -216,6 +216,8 @@ crate::counters! {
         pub transactions_refused_room: limit "transaction_bytes",
         /// A producer asked for an id while as many as may be waited for one.
         pub producer_ids_refused: limit "producer_ids",
+        /// A coordinator had as much to ask another broker as may wait for one.
+        pub broker_questions_refused: limit "broker_questions",
     }
 }
 

@@ -310,7 +310,7 @@ impl Connection {
         let received = self.received;
         let frame_bytes = frame.len();
         self.enter(Phase::Serving);
-        if peer::is_greeting(&frame) && self.hear(&frame).await? {
+        if peer::own_key(&frame).is_some() && self.hear(&frame).await? {
             return Ok(());
         }
         let parsed = header::parse(&frame)?;

@@ -57,7 +57,7 @@ impl<F: Files, T> Partition<F, T> {
         let led = self.is_leader();
         let leads = assignment.leader == Some(brokers.me());
         match leads {
-            true if is_newer || !led => self.become_leader(assignment, brokers, now),
+            true if is_newer || !led => self.become_leader(assignment, brokers, now, committed),
             true => self.go_on_leading(assignment, brokers, now),
             false if led || matches!(self.role, Role::Idle) => self.become_follower(committed),
             false => {}
@@ -69,8 +69,19 @@ impl<F: Files, T> Partition<F, T> {
         }
     }
 
-    fn become_leader(&mut self, assignment: &Assignment<'_>, brokers: &Brokers, now: Now) {
+    fn become_leader(
+        &mut self,
+        assignment: &Assignment<'_>,
+        brokers: &Brokers,
+        now: Now,
+        committed: &mut Vec<Committed<T>>,
+    ) {
         let led = self.is_leader();
+        if led {
+            // It came under the leadership before: whoever loads the log for this one must not miss it, so that it is
+            // to be brought again.
+            self.fail_queued(ErrorCode::NotLeaderOrFollower, committed);
+        }
         self.log.begin_epoch(assignment.leader_epoch);
         self.role = self.leading(assignment, brokers, now);
         if matches!(self.role, Role::Alone) && !led {

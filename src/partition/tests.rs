@@ -275,6 +275,23 @@ fn whoever_leads_no_more_refuses_what_waits_and_takes_it_up_again_by_following()
 }
 
 /// The log of a leader that has these batches.
+/// Others may have led between two images: the coordinator reads the log anew, and what it then does not know of must
+/// not come after that.
+#[test]
+fn what_was_queued_for_one_leadership_is_not_written_in_the_next() {
+    let mut partition = partition(Durability::PageCache);
+    turn(&mut partition, 1);
+    assign(&mut partition, 3, &[ME, OTHER]);
+    enqueue(&mut partition, 1);
+    turn(&mut partition, 4 * VALUE_BYTES);
+    enqueue(&mut partition, 2);
+    assert!(assign(&mut partition, 3, &[ME, OTHER]).is_empty(), "the same leadership");
+    assert_eq!(assign(&mut partition, 5, &[ME, OTHER]), [2]);
+    turn(&mut partition, 4 * VALUE_BYTES);
+    assert_eq!(partition.log().log_end(), Offset(1));
+    assert_eq!(fetched(&mut partition, 1), [1], "what was written stays, and is committed");
+}
+
 fn log_of(leader: &mut Partition<MemFiles, u32>) -> Vec<u8> {
     let end = leader.log().log_end();
     let mut bytes = Vec::new();

@@ -35,10 +35,12 @@ pub enum PeerKey {
     BrokerHeartbeat,
     /// A command for the controller.
     Command,
+    /// A request for the share coordinator, between brokers.
+    ShareState,
 }
 
 impl PeerKey {
-    const ALL: [PeerKey; 10] = [
+    const ALL: [PeerKey; 11] = [
         PeerKey::Hello,
         PeerKey::Proof,
         PeerKey::RaftAppend,
@@ -49,6 +51,7 @@ impl PeerKey {
         PeerKey::BrokerRegistration,
         PeerKey::BrokerHeartbeat,
         PeerKey::Command,
+        PeerKey::ShareState,
     ];
 
     fn number(self) -> i16 {
@@ -63,6 +66,7 @@ impl PeerKey {
             PeerKey::BrokerRegistration => 62,
             PeerKey::BrokerHeartbeat => 63,
             PeerKey::Command => 19210,
+            PeerKey::ShareState => 19220,
         }
     }
 

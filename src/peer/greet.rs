@@ -1,15 +1,16 @@
 //! The first words on a connection that speaks Kafka's protocol otherwise: a broker that dials another one says who
 //! it is, as in [`super::hello`], and may then ask what brokers alone may. Pure: bytes in, bytes out.
 //!
-//! The connection is bound to who was heard, its later frames have no codes: their form is Kafka's. Whoever can
+//! The connection is bound to who was heard, its later frames have no codes: their form is Kafka's, nearly always. Whoever can
 //! change bytes on the way between two brokers can change records; that is TLS' to prevent.
 
 use bytes::Bytes;
 
 use super::hello::{self, Hello, Talk};
-use super::{Identity, Lane, PeerError, PeerKey, Refusal, Security, frame};
+use super::{Identity, Lane, PeerError, PeerKey, Refusal, Request, Security, frame};
 use crate::base::BrokerId;
 use crate::wire::ErrorCode;
+use crate::wire::header::CorrelationId;
 
 /// What this broker says of itself; one for the process, for all of its shards.
 #[derive(Clone, Debug)]
@@ -56,11 +57,30 @@ pub struct Answer {
     pub refusal: Option<Refusal>,
 }
 
-/// Whether a frame, without its length, belongs to a greeting. One comparison for a frame of Kafka's.
-pub fn is_greeting(frame: &[u8]) -> bool {
+/// What a frame of kuring's own is, without its length; `None` for one of Kafka's, after one comparison, and for what is
+/// not spoken between brokers.
+pub fn own_key(frame: &[u8]) -> Option<PeerKey> {
     let number = frame.first_chunk().map_or(0, |key| i16::from_be_bytes(*key));
-    number >= frame::OWN_KEYS_FROM
-        && PeerKey::of(number).is_some_and(|key| matches!(key, PeerKey::Hello | PeerKey::Proof))
+    if number < frame::OWN_KEYS_FROM {
+        return None;
+    }
+    let key = PeerKey::of(number)?;
+    matches!(key, PeerKey::Hello | PeerKey::Proof | PeerKey::ShareState).then_some(key)
+}
+
+/// The whole frame of a request of kuring's own to another broker.
+pub fn own_request(key: PeerKey, correlation: CorrelationId, body: &[u8]) -> Bytes {
+    frame::request(key, correlation.0, body, None).into()
+}
+
+/// The whole frame that answers it.
+pub fn own_answer(request: &Request, body: &[u8]) -> Bytes {
+    frame::answer(request.correlation, body, None).into()
+}
+
+/// Reads a request of kuring's own, a frame without its length.
+pub fn read_own(frame: &Bytes) -> Result<Request, PeerError> {
+    frame::parse_request(frame.clone(), None)
 }
 
 impl Greetings {
@@ -213,7 +233,7 @@ mod tests {
     fn greet(one: &Greetings, two: &Greetings, known: bool) -> Result<Option<BrokerId>, PeerError> {
         let mut greeter = Greeter::default();
         let (dialling, hello) = one.begin(BrokerId(2), LOCAL)?;
-        assert!(is_greeting(&body(&hello)));
+        assert_eq!(own_key(&body(&hello)), Some(PeerKey::Hello));
         let answer = greeter.hear(two, body(&hello), LOCAL, |_| known)?;
         let proof = dialling.answered(body(&answer.frame))?;
         let answer = greeter.hear(two, body(&proof), LOCAL, |_| known)?;

@@ -8,6 +8,7 @@
 //!
 //! Never here: what is asked. That is `raft`'s, and the controller's.
 
+mod broker;
 mod connection;
 mod frame;
 mod greet;
@@ -25,8 +26,11 @@ use std::time::Duration;
 use futures::future::{Either, select};
 use uuid::Uuid;
 
+pub use self::broker::BrokerConnection;
 pub use self::frame::{FRAME_BYTES_MAX, PeerKey, Request};
-pub use self::greet::{Answer, Dialling, Ends, Greeter, Greetings, is_greeting};
+pub use self::greet::{
+    Answer, Dialling, Ends, Greeter, Greetings, own_answer, own_key, own_request, read_own,
+};
 pub use self::links::{Failed, Link, Links};
 pub use self::roster::Roster;
 pub use self::secret::{Secret, SecretError};
@@ -66,7 +70,7 @@ pub enum Lane {
     Session,
     /// What clients want of the controller, from the node that they asked.
     Forward,
-    /// From a follower to the broker that leads.
+    /// From a broker to another one's listener for brokers: a follower, a coordinator.
     Fetch,
 }
 

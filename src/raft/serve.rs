@@ -79,7 +79,8 @@ impl<F: Files> RaftCalls<F> {
             | PeerKey::Proof
             | PeerKey::BrokerRegistration
             | PeerKey::BrokerHeartbeat
-            | PeerKey::Command => Err(PeerError::Malformed("a request that is not for the metadata log")),
+            | PeerKey::Command
+            | PeerKey::ShareState => Err(PeerError::Malformed("a request that is not for the metadata log")),
         }
     }
 

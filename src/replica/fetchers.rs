@@ -3,19 +3,18 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::connection::Connection;
+use super::connection::fetch;
 use super::fetcher::{Fetcher, Step, Task};
 use crate::base::clock;
 use crate::base::{BrokerEpoch, BrokerId};
 use crate::io::chunk::ChunkPool;
 use crate::io::runtime::{Queue, spawn, yield_if_needed};
 use crate::partition::NotFollowed;
-use crate::peer::{Greetings, PeerError};
+use crate::peer::{BrokerConnection, Greetings, PeerError};
 use crate::shard::{Cut, NotAppended, Received, Shard};
 
 /// What the fetchers of a shard receive into.
@@ -81,7 +80,7 @@ struct Source {
     fetcher: Fetcher,
     /// What [`Shard::follow_changes`] was when it was last looked at.
     changes: Option<u64>,
-    connection: Option<Connection>,
+    connection: Option<BrokerConnection>,
     failures: u32,
 }
 
@@ -104,7 +103,7 @@ impl Source {
                 continue;
             };
             let answered = match self.connected().await {
-                Ok(connection) => connection.fetch(&request).await,
+                Ok(connection) => fetch(connection, &request).await,
                 Err(error) => Err(error),
             };
             match answered {
@@ -143,30 +142,14 @@ impl Source {
         waits
     }
 
-    async fn connected(&mut self) -> Result<&mut Connection, PeerError> {
+    async fn connected(&mut self) -> Result<&mut BrokerConnection, PeerError> {
         if self.connection.is_none() {
-            let address = self.address().await?;
-            let Fetchers { greetings, pool, .. } = &*self.fetchers;
-            self.connection = Some(Connection::open(address, self.broker, greetings, pool).await?);
+            let Fetchers { shard, greetings, pool, .. } = &*self.fetchers;
+            let address = shard.broker_address(self.broker).await?;
+            self.connection = Some(BrokerConnection::open(address, self.broker, greetings, pool).await?);
             self.fetcher.disconnected();
         }
         self.connection.as_mut().ok_or(PeerError::Closed)
-    }
-
-    /// Where the broker is reached by others. The name is looked up anew for each attempt: nodes move.
-    async fn address(&self) -> Result<SocketAddr, PeerError> {
-        let shard = &self.fetchers.shard;
-        let image = shard.image();
-        let listener = shard.config().inter_broker_listener.as_str();
-        let endpoint = image.broker(self.broker).and_then(|broker| broker.endpoint(listener));
-        let endpoint = endpoint.ok_or(PeerError::Unknown(self.broker))?;
-        let (host, port) = (endpoint.host.clone(), endpoint.port);
-        if let Ok(address) = host.parse::<IpAddr>() {
-            return Ok(SocketAddr::new(address, port));
-        }
-        let look_up = move || (host.as_str(), port).to_socket_addrs().map(|mut addresses| addresses.next());
-        let found = shard.settings().directories.threads.run("resolve", look_up).await?;
-        found.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::NotFound).into())
     }
 
     async fn failed(&mut self, error: &PeerError) {

@@ -1,7 +1,8 @@
 //! A node among others: its listener for controllers, its links, its part in the quorum, its registration.
 //!
 //! Unfinished, and reached through `kuring.cluster.unfinished` alone: the metadata is replicated, brokers that are gone
-//! are fenced and others lead, and the partitions are replicated; coordinators, reassignments and more are missing.
+//! are fenced and others lead, the partitions are replicated and coordinators go with them; reassignments and more are
+//! missing.
 
 use std::collections::BTreeMap;
 use std::path::Path;

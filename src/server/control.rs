@@ -68,7 +68,11 @@ impl Control for Services {
             }
             ControlRequest::Group(request, client) => self.groups.handle(*request, client, answer),
             ControlRequest::Transaction(request) => self.transactions.handle(*request, answer),
-            ControlRequest::ShareState(request) => self.shares.handle(*request, answer),
+            ControlRequest::TransactionAnywhere(request) => {
+                self.transactions.handle_anywhere(*request, answer);
+            }
+            ControlRequest::ShareState(request) => self.shares.handle_anywhere(*request, answer),
+            ControlRequest::ShareStateHere(request) => self.shares.handle(*request, answer),
             ControlRequest::ProducerId => {
                 // A block of ids may take long: the others of its shard are not to wait for the credit it came with.
                 answer.park();

@@ -114,7 +114,7 @@ impl Publisher {
         let newest = self.in_flight.borrow_mut().end(version);
         if let Some(newest) = newest {
             self.groups.image_changed(&newest);
-            self.transactions.image_changed();
+            self.transactions.image_changed(&newest);
             self.shares.image_changed(&newest);
             self.published.send_replace(newest.version());
         }

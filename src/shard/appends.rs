@@ -77,14 +77,16 @@ impl Shard {
             let taken = if self.refuses_for_space(&replica) {
                 Err(ErrorCode::KafkaStorageError)
             } else {
-                let taken = replica.with(|partition| match (partition.is_leader(), queued.take()) {
-                    (true, Some(append)) => {
-                        partition.enqueue(append);
-                        Ok(())
-                    }
-                    (_, append) => {
-                        queued = append;
-                        Err(ErrorCode::NotLeaderOrFollower)
+                let taken = replica.with(|partition| {
+                    match (partition.check_leader_epoch(part.epoch), queued.take()) {
+                        (Ok(()), Some(append)) => {
+                            partition.enqueue(append);
+                            Ok(())
+                        }
+                        (_, append) => {
+                            queued = append;
+                            Err(ErrorCode::NotLeaderOrFollower)
+                        }
                     }
                 });
                 taken.and_then(|taken| taken)

@@ -116,6 +116,8 @@ pub struct AppendRequest {
 
 pub struct AppendPart {
     pub key: PartitionKey,
+    /// The leadership that it is for; -1: any.
+    pub epoch: LeaderEpoch,
     pub records: Bytes,
     pub claim: Claim,
 }
@@ -381,8 +383,12 @@ pub enum ControlRequest {
     Group(Box<coordinator::Request>, coordinator::Client),
     /// To the transaction coordinator.
     Transaction(Box<transactions::Request>),
-    /// To the share coordinator.
+    /// To the coordinator of the transactional id, here or on another broker: of the partitions of a transaction alone.
+    TransactionAnywhere(Box<transactions::Request>),
+    /// To the share coordinator of the share partition, here or on another broker.
     ShareState(Box<share_state::Request>),
+    /// To the share coordinator of this node.
+    ShareStateHere(Box<share_state::Request>),
 }
 
 pub enum ControlReply {

@@ -5,6 +5,7 @@
 //! once when that is this shard, and through the mesh when it is another. A turn ends with
 //! [`Shard::end_turn`], which writes every batch that was queued in it, one write per partition.
 
+mod addresses;
 mod appends;
 mod checkpoint;
 mod cleaner;

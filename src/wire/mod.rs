@@ -6,6 +6,7 @@
 
 pub mod api;
 pub mod beat;
+pub mod between;
 pub mod fetch;
 pub mod frame;
 pub mod guard;

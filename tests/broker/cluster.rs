@@ -32,7 +32,7 @@ pub(super) struct Cluster {
 
 impl Cluster {
     /// Three formatted nodes with ports of their own, not yet started.
-    fn formatted() -> Self {
+    fn formatted(more: &[(&str, &str)]) -> Self {
         // All are bound at once, so that no port is given twice.
         let bound: Vec<TcpListener> =
             (0..3).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port")).collect();
@@ -57,7 +57,7 @@ impl Cluster {
                 ("broker.heartbeat.interval.ms", "1000"),
                 ("kuring.peers.secret.file", "~/secret"),
             ];
-            let node = Broker::stopped(1, &settings);
+            let node = Broker::stopped(1, &[&settings[..], more].concat());
             let set = [format!("node.id={id}"), format!("log.dirs={}", node.data().display())];
             let arguments = ["format", "--cluster-id", CLUSTER_ID, "--set", &set[0], "--set", &set[1]];
             let (status, _, errors) = kuring(&arguments, &[], b"");
@@ -71,7 +71,12 @@ impl Cluster {
     }
 
     pub(super) fn start() -> Self {
-        let mut cluster = Self::formatted();
+        Self::start_with(&[])
+    }
+
+    /// With more settings of every node.
+    pub(super) fn start_with(more: &[(&str, &str)]) -> Self {
+        let mut cluster = Self::formatted(more);
         cluster.start_stopped();
         cluster
     }
@@ -386,7 +391,7 @@ fn a_node_that_was_not_told_its_cluster_does_not_make_one_up() {
     if Broker::is_kafka() {
         return;
     }
-    let mut cluster = Cluster::formatted();
+    let mut cluster = Cluster::formatted(&[]);
     let node = &mut cluster.nodes[0];
     std::fs::remove_file(node.data().join("meta.properties")).expect("it was written");
     assert!(!node.try_start_again());

@@ -39,7 +39,7 @@ const INVALID_SHARE_SESSION_EPOCH: i16 = 123;
 const NON_EMPTY_GROUP: i16 = 68;
 const GROUP_ID_NOT_FOUND: i16 = 69;
 
-const ACCEPT: i8 = 1;
+pub const ACCEPT: i8 = 1;
 const RELEASE: i8 = 2;
 const REJECT: i8 = 3;
 
@@ -67,7 +67,7 @@ fn group(id: &str) -> GroupId {
 }
 
 /// Sets a config of a group.
-fn configure(raw: &mut Raw, id: &str, configs: &[(&str, &str)]) {
+pub fn configure(raw: &mut Raw, id: &str, configs: &[(&str, &str)]) {
     let configs = configs
         .iter()
         .map(|(name, value)| AlterableConfig::default().with_name(text(name)).with_value(Some(text(value))));
@@ -81,7 +81,7 @@ fn configure(raw: &mut Raw, id: &str, configs: &[(&str, &str)]) {
 }
 
 /// One member with a connection of its own.
-struct Member {
+pub struct Member {
     raw: Raw,
     group: String,
     id: String,
@@ -92,10 +92,10 @@ struct Member {
 }
 
 /// Records that a member got: their partition and their offsets with how often they were delivered.
-type Got = Vec<(i32, i64, i16)>;
+pub type Got = Vec<(i32, i64, i16)>;
 
 impl Member {
-    fn join(broker: &Broker, id: &str, topic: &str) -> Self {
+    pub fn join(broker: &Broker, id: &str, topic: &str) -> Self {
         let mut raw = coordinator(broker, id);
         let topic_id = raw.topic_id(topic);
         let mut member = Self {
@@ -115,6 +115,19 @@ impl Member {
             (!member.assigned.is_empty()).then_some(())
         });
         member
+    }
+
+    /// The same member on a connection to another broker, for partitions which that one leads.
+    pub fn at(&self, broker: &Broker, partitions: impl IntoIterator<Item = i32>) -> Self {
+        Self {
+            raw: Raw::connect(broker),
+            group: self.group.clone(),
+            id: self.id.clone(),
+            topic: self.topic,
+            epoch: self.epoch,
+            session: 0,
+            assigned: partitions.into_iter().collect(),
+        }
     }
 
     fn beat(&mut self, names: Option<Vec<TopicName>>) {
@@ -170,6 +183,19 @@ impl Member {
             self.session += 1;
         }
         response
+    }
+
+    /// What one fetch gives; `None` when it, or one of its partitions, has an error.
+    pub fn try_fetch(&mut self, wait_ms: i32, acknowledged: &[(i32, i64, i64, i8)]) -> Option<Got> {
+        let request = self.request(wait_ms, acknowledged);
+        let response = self.call(&request);
+        let partitions: Vec<_> = response.responses.iter().flat_map(|topic| &topic.partitions).collect();
+        let failed =
+            |partition: &&PartitionData| (partition.error_code, partition.acknowledge_error_code) != (OK, OK);
+        if response.error_code != OK || partitions.iter().any(failed) {
+            return None;
+        }
+        Some(partitions.into_iter().flat_map(got).collect())
     }
 
     /// What one fetch gives; none of its partitions may have an error.

@@ -128,6 +128,12 @@ impl Coordinator {
         }
     }
 
+    /// What was put off is tried again at the next [`Coordinator::advance`]: why it failed may be gone.
+    pub fn hurry(&mut self, now: Now) {
+        let put_off = std::mem::take(&mut self.retries);
+        self.retries.extend(put_off.into_iter().map(|((_, number), place)| ((now.monotonic, number), place)));
+    }
+
     pub(super) fn next_retry_at(&self) -> Option<Monotonic> {
         self.retries.first_key_value().map(|((at, _), _)| *at)
     }

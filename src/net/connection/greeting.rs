@@ -1,4 +1,5 @@
-//! A broker at the other end says who it is before it asks what brokers alone may.
+//! A broker at the other end says who it is before it asks what brokers alone may; and asks some of it in a form of
+//! kuring's own.
 
 use bytes::Bytes;
 
@@ -7,8 +8,15 @@ use crate::api::Piece;
 use crate::peer::Ends;
 
 impl Connection {
-    /// Answers a greeting; false where nobody greets: then the frame is one of an API that there is not.
+    /// Answers a frame of kuring's own; false where there are none: then it is one of an API that there is not.
     pub(super) async fn hear(&mut self, frame: &Bytes) -> Result<bool, End> {
+        if self.client.is_asked_by_broker(frame) {
+            self.settle_all().await?;
+            let answer = self.client.answer_broker(frame).await?;
+            self.push_answer(vec![Piece::Bytes(answer)]);
+            self.send_answers().await?;
+            return Ok(true);
+        }
         let (own, other) = (self.reader.local_addr().ip(), self.reader.peer_addr().ip());
         let ends = Ends { is_local: own.is_loopback() && other.is_loopback() };
         let Some(answer) = self.client.hear(frame, ends) else { return Ok(false) };

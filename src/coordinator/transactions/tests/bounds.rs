@@ -59,6 +59,29 @@ fn markers_that_fail_are_sent_ever_more_rarely_but_for_ever() {
 }
 
 #[test]
+fn markers_that_were_put_off_are_sent_at_once_when_brokers_come_or_go() {
+    let mut h = Harness::new(V2);
+    let me = h.init(None).unwrap();
+    h.add(me, &["a"]).unwrap();
+    h.holds_markers = true;
+    h.end(me, true).unwrap();
+    for pause in [100, 200, 400, 800] {
+        h.fail_markers(&["a"], ErrorCode::NetworkException);
+        h.pass(pause);
+    }
+    h.fail_markers(&["a"], ErrorCode::NetworkException);
+    h.pass(10);
+    assert!(h.rounds.is_empty());
+    let now = h.now();
+    h.coordinator.hurry(now);
+    h.pass(0);
+    assert_eq!(h.rounds.len(), 1);
+    h.mark_one();
+    h.run_effects();
+    assert_eq!(h.state().0, "CompleteCommit");
+}
+
+#[test]
 fn markers_that_a_partition_leaves_to_a_later_coordinator_are_not_sent_again_before_there_is_one() {
     let mut h = Harness::new(V2);
     let me = h.init(None).unwrap();
