@@ -98,6 +98,12 @@ pub fn begin_write_back(file: &impl AsFd) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Whether the error says that this process may not make the call at all, whatever the file: EPERM of a seccomp profile
+/// that does not have it, ENOSYS of a kernel.
+pub fn is_refused_call(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::PERM | Errno::NOSYS))
+}
+
 fn cached_pages(file: BorrowedFd<'_>, offset: u64, length: u64) -> Result<u64, Errno> {
     count_pages(file, offset, length).map(|counts| counts.cached)
 }
@@ -167,6 +173,15 @@ mod tests {
             assert!(begun.elapsed() < std::time::Duration::from_secs(20));
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
+    }
+
+    #[test]
+    fn a_call_that_may_not_be_made_is_told_from_a_disk_that_fails() {
+        let refused = [Errno::PERM, Errno::NOSYS];
+        assert!(refused.iter().all(|errno| is_refused_call(&(*errno).into())));
+        let failed = [Errno::IO, Errno::NOSPC, Errno::SPIPE, Errno::BADF];
+        assert!(!failed.iter().any(|errno| is_refused_call(&(*errno).into())));
+        assert!(!is_refused_call(&io::Error::from(io::ErrorKind::PermissionDenied)), "not the system's word");
     }
 
     #[test]

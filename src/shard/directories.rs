@@ -64,6 +64,8 @@ pub struct Directories {
     pub(super) counters: DiskCounters,
     /// Of moves from one to another.
     moves: Mutex<Throttle>,
+    /// The system does not let this process ask for write-back without a sync.
+    lacks_write_back: AtomicBool,
 }
 
 /// Figures of all directories that are not a shard's.
@@ -253,6 +255,7 @@ impl Directories {
             checkpoints,
             counters: DiskCounters::default(),
             moves: Mutex::new(Throttle::new()),
+            lacks_write_back: AtomicBool::new(false),
         }
     }
 
@@ -342,6 +345,16 @@ impl Directories {
         if let Some(unclean) = self.unclean.get(directory) {
             unclean.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// Whether write-back cannot be asked for: then only a sync has the system write.
+    pub(super) fn lacks_write_back(&self) -> bool {
+        self.lacks_write_back.load(Ordering::Relaxed)
+    }
+
+    /// True for the first time.
+    pub(super) fn note_no_write_back(&self) -> bool {
+        !self.lacks_write_back.swap(true, Ordering::Relaxed)
     }
 
     /// From here on no log is opened.

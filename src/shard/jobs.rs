@@ -13,6 +13,7 @@ use super::replica::Replica;
 use crate::base::clock::{self, Monotonic};
 use crate::base::fatal;
 use crate::config::Durability;
+use crate::io::cached::is_refused_call;
 use crate::io::os::OsFiles;
 use crate::io::runtime::{Queue, spawn, yield_if_needed};
 use crate::log::FlushJob;
@@ -86,7 +87,12 @@ impl Shard {
     /// `kuring.unflushed.bytes`.
     fn flush_bytes(&self) -> u64 {
         let share = self.settings.config.unflushed_bytes_max / u64::from(self.shards());
-        if self.unflushed_bytes.get() > share { FLUSH_BYTES_PRESSED } else { FLUSH_BYTES }
+        match self.unflushed_bytes.get() > share {
+            true => FLUSH_BYTES_PRESSED,
+            // Only a flush has the system write.
+            false if self.settings.directories.lacks_write_back() => WRITE_BACK_BYTES,
+            false => FLUSH_BYTES,
+        }
     }
 
     fn run_jobs(self: &Rc<Self>, replica: Rc<Replica>) {
@@ -149,7 +155,7 @@ impl Shard {
     /// Has a file thread start the write-back of what `replica` has dirty. One at a time: the asking waits where the disk's
     /// queue is full, and the threads are there for others as well.
     fn begin_write_back(self: &Rc<Self>, replica: &Rc<Replica>) {
-        if replica.write_back_runs.get() {
+        if replica.write_back_runs.get() || self.settings.directories.lacks_write_back() {
             return;
         }
         let Ok(job) = replica.with(|partition| partition.log().write_back_job()) else { return };
@@ -160,8 +166,16 @@ impl Shard {
             let begun = shard.settings.directories.threads.run("write-back", move || job.run()).await;
             replica.write_back_runs.set(false);
             if let Err(error) = begun {
-                tracing::warn!(partition = %replica.topic_partition, "write-back does not begin: {error}");
-                // The flush meets the same error, and is the one to answer for it.
+                if !is_refused_call(&error) {
+                    tracing::warn!(partition = %replica.topic_partition, "write-back does not begin: {error}");
+                } else if shard.settings.directories.note_no_write_back() {
+                    tracing::warn!(
+                        "sync_file_range is refused ({error}): files are synced each {} MiB instead; allow it in the \
+                         seccomp profile of the container (config/ has one)",
+                        WRITE_BACK_BYTES >> 20
+                    );
+                }
+                // Where the disk fails, the flush meets the same error, and is the one to answer for it.
                 if let Ok(Some(job)) = replica.with(|partition| partition.start_flush()) {
                     shard.run_flush(replica, job);
                 }

@@ -33,6 +33,7 @@ mod offsets;
 mod produce;
 mod protocol;
 mod restart;
+mod sandbox;
 mod share_groups;
 mod topic_ids;
 mod topics;
