@@ -318,6 +318,18 @@ mod tests {
         steps.iter().map(add).collect()
     }
 
+    #[test]
+    fn no_more_of_an_index_file_is_read_than_its_log_can_have_rows() {
+        let rows = entries(&[(1, 1); 10]);
+        let mut bytes = Vec::new();
+        rows.iter().for_each(|row| row.encode(&mut bytes));
+        let files = MemFiles::new(1);
+        let file = files.open(std::path::Path::new("/i"), OpenMode::Create).unwrap();
+        file.write_all_at(&mut [std::io::IoSlice::new(&bytes)], 0).unwrap();
+        assert_eq!(ordered_prefix::<OffsetEntry>(&file, 4).unwrap(), &rows[..4]);
+        assert_eq!(ordered_prefix::<OffsetEntry>(&file, 11).unwrap(), rows);
+    }
+
     proptest! {
         #[test]
         fn floor_agrees_wherever_the_rows_are(

@@ -31,8 +31,13 @@ impl<F: Files> Reserve<F> {
         Self { files, path: directory.join(RESERVE_FILE), probe: directory.join(PROBE_FILE), bytes }
     }
 
-    /// Makes the reserve unless it is there; false: there is no room for it and some more, and nothing is held.
-    pub fn take(&self) -> io::Result<bool> {
+    /// Makes the reserve unless it is there; false: there is no room for it and some more, and nothing is held. Where
+    /// fewer than the `free_bytes` that it needs are known to be there it is not tried: that would take what is left
+    /// from others meanwhile.
+    pub fn take(&self, free_bytes: Option<u64>) -> io::Result<bool> {
+        if free_bytes.is_some_and(|free| free < self.needed_bytes()) {
+            return Ok(false);
+        }
         if !self.allocate(&self.path, self.bytes)? {
             return Ok(false);
         }
@@ -44,7 +49,7 @@ impl<F: Files> Reserve<F> {
         Ok(has_room)
     }
 
-    /// Free bytes without which [`Reserve::take`] would fail, and take what is left from others meanwhile.
+    /// Free bytes without which there is no room for it and some more.
     pub fn needed_bytes(&self) -> u64 {
         self.bytes + self.headroom_bytes()
     }
@@ -107,15 +112,26 @@ mod tests {
         };
         for after in [0, 1] {
             full(after);
-            assert!(!reserve.take().unwrap());
+            assert!(!reserve.take(None).unwrap());
             assert!(files.list(Path::new("/d")).unwrap().is_empty());
         }
         files.set_fault(None);
-        assert!(reserve.take().unwrap());
-        assert!(reserve.take().unwrap(), "it is there already");
+        assert!(reserve.take(Some(10 << 20)).unwrap());
+        assert!(reserve.take(None).unwrap(), "it is there already");
         assert_eq!(files.list(Path::new("/d")).unwrap().len(), 1);
         assert!(reserve.release().unwrap());
         assert!(!reserve.release().unwrap());
         assert!(files.list(Path::new("/d")).unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_is_left_of_a_full_disk_is_not_taken_from_others_to_see_whether_it_is_enough() {
+        let files = MemFiles::new(1);
+        files.create_dir_all(Path::new("/d")).unwrap();
+        let reserve = Reserve::new(files.clone(), Path::new("/d"), 8 << 20);
+        let error = rustix::io::Errno::IO;
+        files.set_fault(Some(mem::Fault { operation: None, after: 0, error, sticky: true }));
+        assert!(!reserve.take(Some((10 << 20) - 1)).unwrap(), "nothing is touched");
+        assert!(reserve.take(Some(10 << 20)).is_err(), "that would be enough");
     }
 }

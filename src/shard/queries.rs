@@ -135,22 +135,13 @@ impl Shard {
 
     /// The producers of the first of `keys`, up to one that would make them more than `producers_max`.
     pub(super) fn producers(&self, keys: &[PartitionKey], producers_max: usize) -> Vec<Described> {
-        let mut left = producers_max;
-        let described = keys.iter().map_while(|&key| {
-            let Some(replica) = self.replica(key) else {
-                return Some(Err(ErrorCode::UnknownTopicOrPartition));
-            };
-            let described = replica.with(|partition| {
+        while_there_is_room(keys, producers_max, |key, takes| {
+            let replica = self.replica(*key).ok_or(ErrorCode::UnknownTopicOrPartition)?;
+            replica.with(|partition| {
                 let log = partition.log();
-                left = left.checked_sub(log.producer_count())?;
-                Some(log.producers().collect())
-            });
-            match described {
-                Ok(described) => Some(Ok(Some(described?))),
-                Err(code) => Some(Err(code)),
-            }
-        });
-        described.collect()
+                takes(log.producer_count()).then(|| log.producers().collect())
+            })
+        })
     }
 
     pub(super) fn verify(&self, query: &VerifyQuery) -> Result<Option<Guard>, ErrorCode> {
@@ -194,5 +185,45 @@ impl Shard {
             }
         }
         sizes
+    }
+}
+
+/// Describes one after the other, until one does not get the room that it takes.
+fn while_there_is_room<K>(
+    keys: &[K],
+    producers_max: usize,
+    mut describe: impl FnMut(&K, &mut dyn FnMut(usize) -> bool) -> Described,
+) -> Vec<Described> {
+    let mut left = producers_max;
+    let mut takes = |count: usize| match left.checked_sub(count) {
+        Some(rest) => {
+            left = rest;
+            true
+        }
+        None => false,
+    };
+    let described = keys.iter().map(|key| describe(key, &mut takes));
+    described.take_while(|described| !matches!(described, Ok(None))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn producers_that_there_is_no_room_for_are_not_looked_at() {
+        let partitions = [Ok(3), Err(ErrorCode::KafkaStorageError), Ok(2), Ok(4), Ok(1)];
+        let mut looked_at = Vec::new();
+        let described = while_there_is_room(&partitions, 6, |partition, takes| {
+            let count = (*partition)?;
+            let has_room = takes(count);
+            looked_at.extend(has_room.then_some(count));
+            Ok(has_room.then(Vec::new))
+        });
+        assert_eq!(looked_at, [3, 2]);
+        assert_eq!(described.len(), 3, "the partition without room and those behind it are asked for again");
+        assert!(matches!(described[1], Err(ErrorCode::KafkaStorageError)));
+        let all = while_there_is_room(&[4, 2], 6, |count, takes| Ok(takes(*count).then(Vec::new)));
+        assert_eq!(all.len(), 2, "they fit");
     }
 }

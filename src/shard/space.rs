@@ -62,7 +62,7 @@ impl Space {
     }
 
     fn fill(&self, directory: &Path) {
-        if !self.full.swap(true, Ordering::Relaxed) {
+        if !self.full.swap(true, Ordering::SeqCst) {
             self.times_full.fetch_add(1, Ordering::Relaxed);
             tracing::error!(
                 directory = %directory.display(),
@@ -72,7 +72,19 @@ impl Space {
     }
 
     pub fn is_full(&self) -> bool {
-        self.full.load(Ordering::Relaxed)
+        self.full.load(Ordering::SeqCst)
+    }
+
+    /// True for the one that is to look for room; nobody else does before [`Space::end_watch`].
+    fn begin_watch(&self) -> bool {
+        !self.watched.swap(true, Ordering::SeqCst)
+    }
+
+    /// True when somebody has to look again: it became full while this look ended, and whoever noticed found it watched.
+    #[must_use]
+    fn end_watch(&self) -> bool {
+        self.watched.store(false, Ordering::SeqCst);
+        self.is_full()
     }
 
     pub fn has_reserve(&self) -> bool {
@@ -144,7 +156,7 @@ impl Shard {
 
     /// Tries to make the reserve of a directory until it is there; one shard does it at a time.
     fn watch_room(self: &Rc<Self>, directory: usize) {
-        if self.settings.directories.list[directory].space.watched.swap(true, Ordering::Relaxed) {
+        if !self.settings.directories.list[directory].space.begin_watch() {
             return;
         }
         let shard = self.clone();
@@ -163,11 +175,9 @@ impl Shard {
                 let taken = directories.threads.run("take reserve", {
                     let directories = directories.clone();
                     move || {
-                        let reserve = &directories.list[directory].space.reserve;
-                        match volume_bytes(directories.path(directory)) {
-                            Ok(volume) if volume.usable < reserve.needed_bytes() => Ok(false),
-                            _ => reserve.take(),
-                        }
+                        let free_bytes =
+                            volume_bytes(directories.path(directory)).map(|volume| volume.usable);
+                        directories.list[directory].space.reserve.take(free_bytes.ok())
                     }
                 });
                 match taken.await {
@@ -175,7 +185,7 @@ impl Shard {
                     Ok(true) if space.is_full() && !was_full => {}
                     Ok(true) => {
                         space.has_reserve.store(true, Ordering::Relaxed);
-                        if space.full.swap(false, Ordering::Relaxed) {
+                        if space.full.swap(false, Ordering::SeqCst) {
                             tracing::warn!(
                                 directory = %directories.path(directory).display(),
                                 "the disk has room again: writes are accepted"
@@ -205,9 +215,7 @@ impl Shard {
                     }
                 }
             }
-            space.watched.store(false, Ordering::Relaxed);
-            // It became full while this ended: whoever noticed found it watched.
-            if space.is_full() && !directories.has_failed(directory) && !shard.is_stopping() {
+            if space.end_watch() && !directories.has_failed(directory) && !shard.is_stopping() {
                 shard.watch_room(directory);
             }
         })
@@ -231,5 +239,19 @@ mod tests {
         assert!(!reserve.exists(), "the start has room to write");
         std::fs::write(&reserve, "").unwrap();
         assert!(!Space::new(dir.path(), 0).is_full(), "none is kept any more");
+    }
+
+    #[test]
+    fn a_disk_that_becomes_full_while_the_look_for_room_ends_is_looked_at_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let space = Space::new(folder.path(), 1 << 20);
+        assert!(space.begin_watch());
+        assert!(!space.begin_watch(), "one looks at a time");
+        assert!(!space.end_watch(), "there is room");
+        assert!(space.begin_watch());
+        space.fill(folder.path());
+        assert!(!space.begin_watch(), "whoever noticed leaves it to the one that is there");
+        assert!(space.end_watch(), "and that one begins anew");
+        assert!(space.begin_watch());
     }
 }

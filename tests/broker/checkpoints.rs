@@ -66,6 +66,20 @@ fn a_new_log_has_its_line_before_it_has_a_record() {
     assert_eq!(recovery_points(&broker, "fresh").into_iter().collect::<Vec<_>>(), expected);
 }
 
+/// A topic may come under the name before the files are written again.
+#[test]
+fn a_topic_that_is_gone_has_no_lines_any_more() {
+    if Broker::is_kafka() {
+        return;
+    }
+    let broker = Broker::with(2, RARELY);
+    let client = Client::of(&broker);
+    client.create_topic("gone", 3, &[]);
+    assert_eq!(recovery_points(&broker, "gone").len(), 3);
+    client.delete_topic("gone").expect("deleted");
+    eventually("they are gone, too", || recovery_points(&broker, "gone").is_empty().then_some(()));
+}
+
 #[test]
 fn partitions_that_no_topic_has_keep_their_lines_until_the_metadata_is_back() {
     if Broker::is_kafka() {

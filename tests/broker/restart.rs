@@ -9,6 +9,7 @@ use kafka_protocol::protocol::{Decodable as _, HeaderVersion as _};
 
 use crate::harness::batch::{Batch, read_all};
 use crate::harness::client::{Client, Send};
+use crate::harness::disk::{JOURNAL, StickyDisk};
 use crate::harness::raw::{Answer, FETCH, PRODUCE, Raw, fetch, produce};
 use crate::harness::{Broker, PATIENCE, eventually};
 
@@ -72,6 +73,34 @@ fn a_killed_broker_serves_what_it_had_with_any_number_of_shards() {
         append(&client, "killed", 800 + 80 * round, 80);
     }
     check(&client, "killed", 1040);
+}
+
+#[test]
+fn a_log_is_not_closed_while_a_file_thread_works_on_it() {
+    if Broker::is_kafka() {
+        return;
+    }
+    let mut broker = Broker::stopped(1, &[("kuring.file.threads", "2")]);
+    let disk = StickyDisk::new(broker.home().join("journals"));
+    broker.set_environment(JOURNAL, &disk.folder().to_string_lossy());
+    broker.start_again(1);
+    Client::of(&broker).create_topic("filling", 1, &[("segment.bytes", "1048576")]);
+    let mut raw = Raw::connect(&broker);
+    // From here on its file is open.
+    assert_eq!(raw.produce("filling", 0, 1, Batch::now(&["first"]).encode()).error_code, 0);
+    disk.stick_at_once();
+    // More than three quarters of a segment: a file for the next one is asked for, and does not come.
+    let value = "x".repeat(900_000);
+    assert_eq!(raw.produce("filling", 0, 1, Batch::now(&[&value]).encode()).error_code, 0);
+    let status = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_secs(3));
+            disk.stick(false);
+        });
+        broker.terminate().0
+    });
+    assert!(status.success(), "{status}\n{}", broker.log());
+    assert!(broker.data().join(".kafka_cleanshutdown").exists(), "{}", broker.log());
 }
 
 #[test]

@@ -5,8 +5,8 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io::Read as _;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -274,6 +274,21 @@ impl StickyDisk {
         let answer = creator.answer(Duration::from_secs(2));
         assert_eq!(answer, Answer::Silence, "the file threads wait for the disk");
         creator
+    }
+
+    /// Sticks for whatever comes next: the pipe is filled from here.
+    pub fn stick_at_once(&self) {
+        self.stick(true);
+        let nonblocking = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+        let pipe = File::options().write(true).custom_flags(nonblocking).open(self.journals.join("journal"));
+        let mut pipe = pipe.expect("the pipe is there");
+        // Its reader may take out once more what it was waiting for.
+        for _ in 0..5 {
+            for length in [4096, 1] {
+                while pipe.write(&vec![b' '; length]).is_ok() {}
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     pub fn stick(&self, is_stuck: bool) {
