@@ -7,7 +7,9 @@ use std::future::Future;
 
 use bytes::Bytes;
 use futures::future::join_all;
-use kafka_protocol::messages::consumer_group_describe_response::DescribedGroup as DescribedConsumerGroup;
+use kafka_protocol::messages::consumer_group_describe_response::{
+    Assignment, DescribedGroup as DescribedConsumerGroup, Member as DescribedConsumer,
+};
 use kafka_protocol::messages::delete_groups_response::DeletableGroupResult;
 use kafka_protocol::messages::describe_groups_response::{DescribedGroup, DescribedGroupMember};
 use kafka_protocol::messages::leave_group_request::MemberIdentity;
@@ -236,16 +238,45 @@ pub async fn describe_consumers(
         let groups = request.group_ids.into_iter().map(refused).collect();
         return fit_described(header.version, ConsumerGroupDescribeResponse::default().with_groups(groups));
     }
-    let groups = for_each(request.group_ids, |id| async move {
-        match ask(client, header, Request::DescribeConsumer(id)).await {
-            Response::DescribeConsumer(group) if group.error_code == 0 => {
-                group.with_authorized_operations(operations)
+    let mut room = AnswerRoom::new(client);
+    let mut groups = Vec::new();
+    for id in request.group_ids {
+        if !room.is_cut() {
+            let group = match ask(client, header, Request::DescribeConsumer(id.clone())).await {
+                Response::DescribeConsumer(group) if group.error_code == 0 => {
+                    group.with_authorized_operations(operations)
+                }
+                Response::DescribeConsumer(group) => group,
+                other => mismatch(&other),
+            };
+            if room.add(described_consumer_bytes(&group)).await {
+                groups.push(group);
+                continue;
             }
-            Response::DescribeConsumer(group) => group,
-            other => mismatch(&other),
         }
-    });
-    fit_described(header.version, ConsumerGroupDescribeResponse::default().with_groups(groups.await))
+        let beyond = DescribedConsumerGroup::default()
+            .with_group_id(id)
+            .with_error_code(ErrorCode::InvalidRequest.code())
+            .with_error_message(Some(StrBytes::from_static_str(super::TOO_LONG)));
+        groups.push(beyond);
+    }
+    fit_described(header.version, ConsumerGroupDescribeResponse::default().with_groups(groups))
+}
+
+/// What a group's answer takes, decoded and encoded, about.
+fn described_consumer_bytes(group: &DescribedConsumerGroup) -> usize {
+    let topics = |assignment: &Assignment| {
+        let topics = assignment.topic_partitions.iter();
+        topics.map(|topic| 128 + topic.topic_name.len() + 8 * topic.partitions.len()).sum::<usize>()
+    };
+    let member = |member: &DescribedConsumer| {
+        let texts = [&member.instance_id, &member.rack_id, &member.subscribed_topic_regex];
+        let texts = texts.into_iter().flatten().map(|text| text.len()).sum::<usize>();
+        let names = member.subscribed_topic_names.iter().map(|name| 64 + name.len()).sum::<usize>();
+        let client = member.member_id.len() + member.client_id.len() + member.client_host.len();
+        512 + client + texts + names + topics(&member.assignment) + topics(&member.target_assignment)
+    };
+    256 + group.members.iter().map(member).sum::<usize>()
 }
 
 /// Version 0 has no place for what protocol a member uses.

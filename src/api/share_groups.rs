@@ -12,6 +12,7 @@ use kafka_protocol::messages::alter_share_group_offsets_response::{
 };
 use kafka_protocol::messages::delete_share_group_offsets_response::DeleteShareGroupOffsetsResponseTopic;
 use kafka_protocol::messages::describe_share_group_offsets_request::DescribeShareGroupOffsetsRequestGroup;
+use kafka_protocol::messages::share_group_describe_response::{DescribedGroup, Member};
 use kafka_protocol::messages::{
     AlterShareGroupOffsetsRequest, AlterShareGroupOffsetsResponse, DeleteShareGroupOffsetsRequest,
     DeleteShareGroupOffsetsResponse, DescribeShareGroupOffsetsRequest, GroupId, ShareGroupDescribeRequest,
@@ -168,17 +169,42 @@ pub async fn describe(
     request: ShareGroupDescribeRequest,
 ) -> ShareGroupDescribeResponse {
     let operations = if request.include_authorized_operations { GROUP_OPERATIONS } else { i32::MIN };
+    let mut room = AnswerRoom::new(client);
     let mut groups = Vec::new();
     for id in request.group_ids {
-        groups.push(match ask(client, header, Request::DescribeShare(id)).await {
-            Response::DescribeShare(group) if group.error_code == 0 => {
-                group.with_authorized_operations(operations)
+        if !room.is_cut() {
+            let group = match ask(client, header, Request::DescribeShare(id.clone())).await {
+                Response::DescribeShare(group) if group.error_code == 0 => {
+                    group.with_authorized_operations(operations)
+                }
+                Response::DescribeShare(group) => group,
+                other => mismatch(&other),
+            };
+            if room.add(described_bytes(&group)).await {
+                groups.push(group);
+                continue;
             }
-            Response::DescribeShare(group) => group,
-            other => mismatch(&other),
-        });
+        }
+        let beyond = DescribedGroup::default()
+            .with_group_id(id)
+            .with_error_code(ErrorCode::InvalidRequest.code())
+            .with_error_message(Some(StrBytes::from_static_str(super::TOO_LONG)));
+        groups.push(beyond);
     }
     ShareGroupDescribeResponse::default().with_groups(groups)
+}
+
+/// What a group's answer takes, decoded and encoded, about.
+fn described_bytes(group: &DescribedGroup) -> usize {
+    let member = |member: &Member| {
+        let topics = member.assignment.topic_partitions.iter();
+        let topics = topics.map(|topic| 128 + topic.topic_name.len() + 8 * topic.partitions.len());
+        let names = member.subscribed_topic_names.iter().map(|name| 64 + name.len());
+        let client = member.member_id.len() + member.client_id.len() + member.client_host.len();
+        let rack = member.rack_id.as_ref().map_or(0, |rack| rack.len());
+        512 + client + rack + topics.sum::<usize>() + names.sum::<usize>()
+    };
+    256 + group.members.iter().map(member).sum::<usize>()
 }
 
 /// Deletes what a share group without members has in `__share_group_state`, before the group itself goes.

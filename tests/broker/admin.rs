@@ -311,6 +311,20 @@ fn poll_ready(address: &str, last: &str) -> Vec<String> {
 }
 
 #[test]
+fn more_admin_connections_than_there_are_places_for_are_closed() {
+    if Broker::is_kafka() {
+        return;
+    }
+    let broker = Broker::with(1, &[]);
+    let silent: Vec<TcpStream> =
+        (0..32).map(|_| TcpStream::connect(broker.admin()).expect("it listens")).collect();
+    eventually("the next one is closed", || try_get(broker.admin(), "/health").is_none().then_some(()));
+    drop(silent);
+    eventually("there are places again", || try_get(broker.admin(), "/health").map(drop));
+    assert!(limit_hits(&broker, "admin_connections") > 0.0);
+}
+
+#[test]
 fn a_log_that_nobody_reads_stops_nobody() {
     if Broker::is_kafka() {
         return;

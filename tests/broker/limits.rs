@@ -6,13 +6,15 @@ use std::time::{Duration, Instant};
 
 use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
 use kafka_protocol::messages::{
-    AlterPartitionReassignmentsRequest, ApiKey, ApiVersionsRequest, DeleteGroupsRequest,
-    DescribeConfigsRequest, DescribeGroupsRequest, ElectLeadersRequest, HeartbeatRequest, MetadataRequest,
-    ProduceRequest, alter_partition_reassignments_request, elect_leaders_request,
+    AlterPartitionReassignmentsRequest, ApiKey, ApiVersionsRequest, ConsumerGroupDescribeRequest,
+    ConsumerGroupHeartbeatRequest, DeleteGroupsRequest, DescribeConfigsRequest, DescribeGroupsRequest,
+    ElectLeadersRequest, HeartbeatRequest, MetadataRequest, ProduceRequest, ShareGroupDescribeRequest,
+    ShareGroupHeartbeatRequest, TopicName, alter_partition_reassignments_request, elect_leaders_request,
 };
 use kafka_protocol::protocol::StrBytes;
 
 use crate::admin::limit_hits;
+use crate::group_rules::coordinator;
 use crate::harness::batch::{Batch, Codec, Record};
 use crate::harness::client::{Client, Send};
 use crate::harness::raw::{Answer, FETCH, PRODUCE, Raw, fetch, produce};
@@ -21,6 +23,7 @@ use crate::harness::{Broker, PATIENCE, eventually};
 /// How long nothing is to happen.
 const A_WHILE: Duration = Duration::from_millis(300);
 const INVALID_RECORD: i16 = 87;
+const INVALID_REQUEST: i16 = 42;
 
 fn ask(raw: &mut Raw) {
     raw.send(0, &ApiVersionsRequest::default());
@@ -37,6 +40,14 @@ fn is_closed(mut raw: Raw) {
     assert_eq!(raw.answer(PATIENCE), Answer::Closed);
 }
 
+/// A hit of the limit is in the figures; Kafka has others.
+#[track_caller]
+fn is_counted(broker: &Broker, limit: &str) {
+    if !Broker::is_kafka() {
+        eventually(limit, || (limit_hits(broker, limit) > 0.0).then_some(()));
+    }
+}
+
 #[test]
 fn above_the_most_connections_the_next_one_waits_until_another_leaves() {
     let broker = Broker::with(1, &[("max.connections", "2")]);
@@ -46,6 +57,7 @@ fn above_the_most_connections_the_next_one_waits_until_another_leaves() {
     let mut third = Raw::connect(&broker);
     ask(&mut third);
     assert_eq!(third.answer(A_WHILE), Answer::Silence);
+    is_counted(&broker, "connections");
     drop(first);
     assert!(matches!(third.answer(PATIENCE), Answer::Frame(_)));
     assert!(works(&mut second));
@@ -58,6 +70,7 @@ fn above_the_most_connections_of_an_address_the_next_one_is_closed() {
     let mut second = Raw::connect(&broker);
     assert!(works(&mut first) && works(&mut second));
     assert!(!works(&mut Raw::connect(&broker)));
+    is_counted(&broker, "connections_per_ip");
     drop(first);
     eventually("there is a place again", || works(&mut Raw::connect(&broker)).then_some(()));
     assert!(works(&mut second));
@@ -85,6 +98,7 @@ fn a_limit_of_one_listener_leaves_the_other_alone() {
     let mut second = Raw::connect_to(&other);
     ask(&mut second);
     assert_eq!(second.answer(A_WHILE), Answer::Silence);
+    is_counted(&broker, "connections");
     assert!(works(&mut Raw::connect(&broker)));
     drop(first);
     assert!(matches!(second.answer(PATIENCE), Answer::Frame(_)));
@@ -97,6 +111,7 @@ fn connections_above_the_creation_rate_wait() {
     let mut all: Vec<Raw> = (0..12).map(|_| Raw::connect(&broker)).collect();
     assert!(all.iter_mut().all(works));
     assert!(start.elapsed() >= Duration::from_secs(1), "{:?}", start.elapsed());
+    is_counted(&broker, "connection_creation_rate");
 }
 
 #[test]
@@ -116,6 +131,7 @@ fn who_asks_nothing_is_closed_and_who_has_asked_stays() {
     }
     is_closed(silent);
     is_closed(trickling);
+    is_counted(&broker, "first_requests");
     std::thread::sleep(Duration::from_millis(500));
     assert!(works(&mut asked));
 }
@@ -126,6 +142,7 @@ fn a_connection_that_is_silent_for_too_long_is_closed() {
     let mut raw = Raw::connect(&broker);
     assert!(works(&mut raw));
     is_closed(raw);
+    is_counted(&broker, "idle_connections");
 }
 
 #[test]
@@ -150,6 +167,7 @@ fn a_request_that_does_not_come_to_its_end_is_cut_off() {
         }
     };
     assert_eq!(answer, Answer::Closed);
+    is_counted(&broker, "slow_requests");
 }
 
 #[test]
@@ -174,6 +192,7 @@ fn an_answer_that_is_not_taken_ends_its_connection() {
     slow.send(FETCH, &request);
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(slow.answer(PATIENCE), Answer::Closed, "the rest of the answer came all the same");
+    is_counted(&broker, "slow_responses");
     assert!(works(&mut raw));
 }
 
@@ -185,6 +204,16 @@ fn a_request_longer_than_its_api_needs_is_refused_before_it_has_come() {
     // A Heartbeat of 8 MiB.
     raw.send_bytes(&[0, 0x80, 0, 0, 0, 12]);
     is_closed(raw);
+    is_counted(&broker, "request_bytes_of_api");
+    // A Produce of 2 GiB less one byte, and one of less than nothing.
+    for length in [i32::MAX, -1] {
+        let mut raw = Raw::connect(&broker);
+        let hits = if Broker::is_kafka() { 0.0 } else { limit_hits(&broker, "request_bytes") };
+        raw.send_bytes(&length.to_be_bytes());
+        raw.send_bytes(&[0, 0]);
+        is_closed(raw);
+        assert!(Broker::is_kafka() || limit_hits(&broker, "request_bytes") > hits, "{length}");
+    }
     let mut raw = Raw::connect(&broker);
     let name = StrBytes::from_string("n".repeat(30_000));
     let heartbeat = HeartbeatRequest::default().with_group_id(name.clone().into()).with_member_id(name);
@@ -213,6 +242,7 @@ fn more_tagged_fields_than_a_request_may_have_close_the_connection() {
     let mut raw = Raw::connect(&broker);
     raw.send_as(ApiKey::Metadata as i16, 12, 2, &body);
     is_closed(raw);
+    is_counted(&broker, "request_elements");
     assert!(broker.is_alive() && works(&mut Raw::connect(&broker)));
 }
 
@@ -227,7 +257,25 @@ fn a_batch_that_decompresses_to_far_more_than_its_size_is_refused() {
     let mut bomb = Batch::now(&[]).with_codec(Codec::Zstd);
     bomb.records = vec![Record { value: Some(vec![0; 24 << 20]), ..Record::default() }];
     assert_eq!(raw.produce("bombs", 0, 1, bomb.encode()).error_code, INVALID_RECORD);
+    is_counted(&broker, "decompressed_bytes");
     assert_eq!(raw.produce("bombs", 0, 1, Batch::now(&["a"]).encode()).error_code, 0);
+}
+
+#[test]
+fn a_batch_of_more_records_than_one_may_have_is_refused() {
+    if Broker::is_kafka() {
+        return;
+    }
+    let broker = Broker::with(1, &[("kuring.batch.records.max", "3")]);
+    Client::of(&broker).create_topic("many", 1, &[]);
+    let mut raw = Raw::connect(&broker);
+    for codec in [Codec::None, Codec::Lz4] {
+        let four = Batch::now(&["a", "b", "c", "d"]).with_codec(codec);
+        assert_eq!(raw.produce("many", 0, 1, four.encode()).error_code, INVALID_RECORD, "{codec:?}");
+        let three = Batch::now(&["a", "b", "c"]).with_codec(codec);
+        assert_eq!(raw.produce("many", 0, 1, three.encode()).error_code, 0, "{codec:?}");
+    }
+    is_counted(&broker, "batch_records");
 }
 
 #[test]
@@ -404,6 +452,48 @@ fn an_answer_that_would_be_too_long_is_cut_and_others_are_served_meanwhile() {
         other => panic!("{other:?}"),
     }
     assert!(broker.resident_bytes() < 600 << 20, "{} MiB", broker.resident_bytes() >> 20);
+}
+
+/// A group that is named again is described again.
+#[test]
+fn descriptions_of_groups_do_not_grow_beyond_their_bound() {
+    const NAMED: usize = 3000;
+    if Broker::is_kafka() {
+        return;
+    }
+    let broker = Broker::with(1, &[]);
+    let mut raw = coordinator(&broker, "consumers");
+    let text = |text: &str| StrBytes::from_string(text.to_owned());
+    let topics: Vec<TopicName> = (0..1000).map(|n| text(&format!("{n:0240}")).into()).collect();
+    let join = ConsumerGroupHeartbeatRequest::default()
+        .with_group_id(text("consumers").into())
+        .with_member_id(text("m"))
+        .with_rebalance_timeout_ms(60_000)
+        .with_subscribed_topic_names(Some(topics.clone()))
+        .with_topic_partitions(Some(Vec::new()));
+    eventually("it has joined", || (raw.call(1, &join).error_code == 0).then_some(()));
+    let join = ShareGroupHeartbeatRequest::default()
+        .with_group_id(text("sharers").into())
+        .with_member_id(text("m"))
+        .with_subscribed_topic_names(Some(topics));
+    eventually("it has joined", || (raw.call(1, &join).error_code == 0).then_some(()));
+    let named = |group: &str| vec![text(group).into(); NAMED];
+    let consumers = ConsumerGroupDescribeRequest::default().with_group_ids(named("consumers"));
+    let codes: Vec<i16> = raw.call(1, &consumers).groups.iter().map(|group| group.error_code).collect();
+    is_cut(&broker, 1, &codes);
+    let sharers = ShareGroupDescribeRequest::default().with_group_ids(named("sharers"));
+    let codes: Vec<i16> = raw.call(1, &sharers).groups.iter().map(|group| group.error_code).collect();
+    is_cut(&broker, 2, &codes);
+
+    /// Some are described, of the rest it is said that the answer would be too long.
+    #[track_caller]
+    fn is_cut(broker: &Broker, times: u64, codes: &[i16]) {
+        assert_eq!(codes.len(), NAMED);
+        let described = codes.iter().take_while(|code| **code == 0).count();
+        assert!((100..1000).contains(&described), "{described}");
+        assert!(codes[described..].iter().all(|code| *code == INVALID_REQUEST));
+        assert_eq!(limit_hits(broker, "answer_bytes") as u64, times);
+    }
 }
 
 /// The names that a request has come again in the message of each of its partitions.
