@@ -17,6 +17,8 @@ const NODES: [i32; 3] = [1, 2, 3];
 const PATIENCE: Duration = Duration::from_secs(40);
 /// Long enough for a machine that does much else.
 const FAILOVER: Duration = Duration::from_millis(1500);
+/// Where no leader is to be lost to such a machine.
+const SLOW_FAILOVER: Duration = Duration::from_secs(15);
 
 struct Trio {
     dir: tempfile::TempDir,
@@ -257,7 +259,9 @@ fn on_a_shard<Fut: Future<Output = ()> + 'static>(test: impl FnOnce(FileThreads)
 #[test]
 fn three_nodes_elect_one_and_all_know_what_it_was_told() {
     on_a_shard(|threads| async move {
-        let trio = Trio::started(threads).await;
+        let mut trio = Trio::new(threads);
+        trio.failover = SLOW_FAILOVER;
+        trio.start_all().await;
         for number in 0..20 {
             trio.create(&format!("t{number}")).await;
         }
@@ -308,7 +312,7 @@ fn two_go_on_without_the_leader_and_it_catches_up_when_it_is_back() {
 fn a_leader_that_stops_hands_over_before_its_lease_ends() {
     on_a_shard(|threads| async move {
         let mut trio = Trio::new(threads);
-        trio.failover = Duration::from_secs(10);
+        trio.failover = SLOW_FAILOVER;
         trio.start_all().await;
         trio.create("before").await;
         trio.await_topics(1).await;
@@ -317,8 +321,9 @@ fn a_leader_that_stops_hands_over_before_its_lease_ends() {
         trio.stop_in_order(first).await;
         trio.leader().await;
         let took = begun.elapsed();
-        // A follower waits for the end of the lease, 4.5 s, and for its own time-out.
-        assert!(took < Duration::from_secs(4), "{took:?}");
+        // Otherwise a follower waits for the end of the lease, and then for its own time-out.
+        let lease = Timing::of(trio.failover).election_max;
+        assert!(took < lease, "{took:?} of {lease:?}");
         trio.create("after").await;
         trio.await_topics(2).await;
         trio.stop_all().await;
@@ -383,8 +388,7 @@ fn a_leader_alone_promises_nothing_and_what_it_took_is_decided_once_the_others_a
 fn a_voter_that_lost_its_disk_is_not_spoken_with() {
     on_a_shard(|threads| async move {
         let mut trio = Trio::new(threads);
-        // No leader of ours is to be lost to a busy machine here.
-        trio.failover = Duration::from_secs(6);
+        trio.failover = SLOW_FAILOVER;
         trio.start_all().await;
         trio.create("before").await;
         trio.await_pinned().await;
@@ -400,7 +404,8 @@ fn a_voter_that_lost_its_disk_is_not_spoken_with() {
         let fresh = trio.settings(wiped, Uuid::from_u128(5), &NODES);
         trio.start_with(wiped, fresh).await;
         let term = trio.quorum(trio.leader().await).leadership().term;
-        runtime::sleep(trio.failover).await;
+        // It would stand for election by then.
+        runtime::sleep(Timing::of(trio.failover).election_max * 5 / 4).await;
         let leader = trio.leader().await;
         assert_eq!(trio.quorum(leader).leadership().term, term, "it disturbs nobody");
         assert_eq!(trio.quorum(wiped).image().topic_count(), 0, "it learns nothing");
@@ -476,6 +481,17 @@ async fn register(trio: &Trio, id: i32) -> crate::base::BrokerEpoch {
     }
 }
 
+/// When the heartbeat was sent that the answer was to.
+async fn beat_until_unfenced(trio: &Trio, id: i32, epoch: crate::base::BrokerEpoch) -> Instant {
+    loop {
+        let sent = Instant::now();
+        if beat(trio, id, epoch).await.is_some_and(|state| !state.is_fenced) {
+            return sent;
+        }
+        runtime::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 #[test]
 fn a_broker_that_is_silent_is_fenced_by_whoever_leads() {
     on_a_shard(|threads| async move {
@@ -485,31 +501,47 @@ fn a_broker_that_is_silent_is_fenced_by_whoever_leads() {
         trio.start_all().await;
         let silent = register(&trio, 7).await;
         let heard = register(&trio, 8).await;
-        for (id, epoch) in [(7, silent), (8, heard)] {
-            while beat(&trio, id, epoch).await.is_none_or(|state| state.is_fenced) {
-                runtime::sleep(Duration::from_millis(20)).await;
-            }
-        }
+        beat_until_unfenced(&trio, 8, heard).await;
+        let begun = beat_until_unfenced(&trio, 7, silent).await;
         let is_fenced = |trio: &Trio, node: i32, id: i32| {
             trio.quorum(node).image().broker(BrokerId(id)).is_none_or(|broker| broker.fenced)
         };
-        let begun = Instant::now();
         while NODES.iter().any(|node| !is_fenced(&trio, *node, 7)) {
             assert!(begun.elapsed() < PATIENCE, "it is not fenced");
             beat(&trio, 8, heard).await;
             runtime::sleep(Duration::from_millis(100)).await;
         }
         assert!(begun.elapsed() >= session / 2, "{:?}", begun.elapsed());
+        let all_know = async |trio: &Trio| {
+            beat_until_unfenced(trio, 8, heard).await;
+            let know = || trio.running.keys().all(|node| !is_fenced(trio, *node, 8)).then_some(());
+            eventually("all know that it is not fenced", know).await;
+        };
+        all_know(&trio).await;
         // The next leader knows nothing of the sessions, and gives a whole one.
         let leader = trio.leader().await;
         trio.stop(leader).await;
-        let begun = Instant::now();
-        while begun.elapsed() < session * 2 {
-            beat(&trio, 8, heard).await;
-            runtime::sleep(Duration::from_millis(100)).await;
-        }
-        for node in trio.running.keys() {
-            assert!(!is_fenced(&trio, *node, 8), "node {node}");
+        trio.leader().await;
+        let tries = Instant::now();
+        loop {
+            assert!(tries.elapsed() < PATIENCE, "the machine is too busy for heartbeats");
+            let mut was_fenced = false;
+            let (mut heard_last, mut silence_longest) = (Instant::now(), Duration::ZERO);
+            let begun = Instant::now();
+            while begun.elapsed() < session * 2 {
+                was_fenced |= trio.running.keys().any(|node| is_fenced(&trio, *node, 8));
+                if beat(&trio, 8, heard).await.is_some() {
+                    silence_longest = silence_longest.max(heard_last.elapsed());
+                    heard_last = Instant::now();
+                }
+                runtime::sleep(Duration::from_millis(100)).await;
+            }
+            if silence_longest.max(heard_last.elapsed()) < session / 2 {
+                assert!(!was_fenced, "though it was heard of at least each {silence_longest:?}");
+                break;
+            }
+            // The machine does so much else that it was silent: it may have been fenced.
+            all_know(&trio).await;
         }
         let begun = Instant::now();
         while trio.running.keys().any(|node| !is_fenced(&trio, *node, 8)) {

@@ -230,7 +230,8 @@ class Polling:
         self.thread.join(PATIENCE)
 
 
-CRASH = {"session_timeout_ms": 6000}
+# So long that a machine that does much else does not take a member for one that has crashed.
+CRASH = {"session_timeout_ms": 15000}
 
 
 def group_crash():
