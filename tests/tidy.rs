@@ -213,6 +213,63 @@ fn every_dependency_is_explained() {
     broken.check();
 }
 
+#[test]
+fn every_file_that_a_document_names_is_there() {
+    // A file of the code is named from `src/` on, one of the tests from `tests/` on, or from the root.
+    const FROM: [&str; 3] = ["", "src", "tests"];
+    let is_path = |word: &str| {
+        word.contains('/')
+            && word.chars().all(|c| c.is_ascii_alphanumeric() || "/_-.".contains(c))
+            && [".rs", ".md", ".properties", ".py", "/"].iter().any(|end| word.ends_with(end))
+    };
+    // Those that a run makes.
+    let is_made = |word: &str| word.starts_with("perf/report") || word.starts_with("kuring-metadata/");
+    let (mut broken, mut count) = (Broken::default(), 0);
+    for path in files_below(&root().join("docs"), &["md"]).into_iter().chain([root().join("README.md")]) {
+        for (index, line) in read(&path).lines().enumerate() {
+            // What stands between backticks.
+            for word in line.split('`').skip(1).step_by(2).filter(|word| is_path(word) && !is_made(word)) {
+                count += 1;
+                if !FROM.iter().any(|from| root().join(from).join(word).exists()) {
+                    broken.add(&relative(&path), index + 1, format!("there is no {word}"));
+                }
+            }
+        }
+    }
+    assert!(count > 100, "found only {count} names of files");
+    broken.check();
+}
+
+#[test]
+fn every_test_that_the_table_of_public_cases_names_is_there() {
+    let text = read(&root().join("docs/TESTING.md"));
+    let (_, section) = text.split_once("## Cases that broke other brokers\n").expect("the section");
+    let section = section.split("\n## ").next().unwrap_or(section);
+    let tests = rust_sources(&["tests"]);
+    let is_test = |name: &str| tests.iter().any(|source| source.code.contains(&format!("fn {name}")));
+    let is_file = |name: &str| {
+        ["tests/broker", ""].iter().any(|from| {
+            let path = root().join(from).join(name);
+            path.exists() || path.with_extension("rs").exists()
+        })
+    };
+    let rows = section.lines().filter(|line| line.starts_with('|'));
+    let words =
+        rows.filter_map(|row| row.split('|').nth(2)).flat_map(|cell| cell.split('`').skip(1).step_by(2));
+    let missing: Vec<&str> =
+        words.filter(|word| !is_file(word) && !is_test(word.trim_end_matches('…'))).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
+fn the_table_of_modules_has_them_in_their_order() {
+    let text = read(&root().join("docs/ARCHITECTURE.md"));
+    let (_, table) = text.split_once("| module | owns |\n").expect("the table");
+    let rows = table.lines().skip(1).take_while(|line| line.starts_with('|'));
+    let names = rows.flat_map(|row| row.split('|').nth(1).unwrap_or_default().split('`').skip(1).step_by(2));
+    assert_eq!(names.collect::<Vec<_>>(), module_order(&rust_sources(&["src"])));
+}
+
 #[derive(Default)]
 struct Broken {
     report: String,

@@ -1,12 +1,14 @@
 //! `docs/METRICS.md` and `docs/LIMITS.md` against the code. `KURING_WRITE_DOCS=1 cargo test --lib docs_tests` writes the two tables anew.
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 
 use super::names::{families, limits};
 use crate::base::Kind;
 use crate::config;
 
 const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/METRICS.md");
+const LIMITS_PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/LIMITS.md");
 
 fn metrics_table() -> String {
     let mut table = "| metric | type | labels | meaning |\n|---|---|---|---|\n".to_owned();
@@ -69,9 +71,73 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
+/// Value and file of each constant of that name under `src/`.
+fn constants(name: &str) -> Vec<(Option<u64>, PathBuf)> {
+    let (mut found, mut folders) =
+        (Vec::new(), vec![PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/src"))]);
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                let declared = text.lines().filter_map(|line| {
+                    let (_, rest) = line.split_once(&format!("const {name}: "))?;
+                    Some(number(rest.split_once(" = ")?.1.trim_end_matches(';')))
+                });
+                found.extend(declared.map(|value| (value, path.clone())));
+            }
+        }
+    }
+    found
+}
+
+/// A number as the code or a document has it; times in ms.
+fn number(text: &str) -> Option<u64> {
+    let calls = [("Duration::from_millis(", 1), ("Duration::from_secs(", 1000)];
+    let units = [(" KiB", 1 << 10), (" MiB", 1 << 20)];
+    for (call, ms) in calls {
+        if let Some(inner) = text.strip_prefix(call) {
+            return Some(number(inner.strip_suffix(')')?)? * ms);
+        }
+    }
+    for (unit, bytes) in units {
+        if let Some(count) = text.strip_suffix(unit) {
+            return Some(number(count)? * bytes);
+        }
+    }
+    match text.split_once(" << ") {
+        Some((left, right)) => Some(number(left)? << number(right)?),
+        None => text.replace('_', "").parse().ok(),
+    }
+}
+
+#[test]
+fn every_constant_among_the_limits_is_in_the_code_with_its_value() {
+    let text = std::fs::read_to_string(LIMITS_PATH).unwrap();
+    let is_constant = |name: &str| name.chars().all(|c| c.is_ascii_uppercase() || c == '_');
+    let mut count = 0;
+    for row in text.lines().filter(|line| line.starts_with("| ")) {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let (files, names): (Vec<&str>, Vec<&str>) = quoted(cells[0]).partition(|word| word.ends_with(".rs"));
+        for (name, default) in
+            names.into_iter().zip(cells[1].split(", ")).filter(|(name, _)| is_constant(name))
+        {
+            let found = constants(name);
+            let is_so = found.iter().any(|(value, path)| {
+                *value == number(default) && files.iter().all(|file| path.ends_with(file))
+            });
+            assert!(is_so && number(default).is_some(), "{name} is {default}? {found:?}");
+            count += 1;
+        }
+    }
+    assert!(count > 20, "only {count}");
+}
+
 #[test]
 fn every_limit_has_a_name_its_default_and_a_counter() {
-    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/LIMITS.md")).unwrap();
+    let text = std::fs::read_to_string(LIMITS_PATH).unwrap();
     let mut uncounted: Vec<&str> = limits().iter().map(|(name, _)| *name).collect();
     let metrics: Vec<&str> = families().iter().map(|family| family.name).collect();
     let is_property =

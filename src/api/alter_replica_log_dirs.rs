@@ -42,6 +42,7 @@ pub async fn handle(client: &Client, request: AlterReplicaLogDirsRequest) -> Alt
                 // It goes there when it comes to be.
                 let name = TopicPartition::new(&**topic, PartitionIndex(index));
                 if !directories.prefer(name, to) {
+                    client.shard.counters.directories_not_preferred.increment();
                     tracing::warn!("too many partitions that do not exist have a directory to go to");
                 }
                 match code {

@@ -287,10 +287,50 @@ fn the_cluster_file_stops_at_its_voters_only() {
 }
 
 #[test]
-fn the_seccomp_rules_are_json() {
+fn the_seccomp_rules_name_what_a_default_profile_may_lack() {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("config/seccomp-io_uring.json");
     let rules: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
-    assert_eq!(rules["syscalls"][0]["names"][0], "io_uring_setup");
+    let rules = rules["syscalls"].as_array().unwrap();
+    assert!(rules.iter().all(|rule| rule["action"] == "SCMP_ACT_ALLOW"));
+    let names: Vec<&str> = rules
+        .iter()
+        .flat_map(|rule| rule["names"].as_array().unwrap())
+        .map(|name| name.as_str().unwrap())
+        .collect();
+    for call in ["io_uring_setup", "io_uring_enter", "io_uring_register", "cachestat", "sync_file_range"] {
+        assert!(names.contains(&call), "{call}");
+    }
+}
+
+/// Those of the files of `config/` and of `docs/`, each with what it has.
+fn documents() -> Vec<(String, String)> {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let entries = ["docs", "config"].map(|folder| std::fs::read_dir(root.join(folder)).unwrap());
+    let paths = entries.into_iter().flatten().map(|entry| entry.unwrap().path());
+    let files = paths.filter(|path| path.is_file());
+    files.map(|path| (path.display().to_string(), std::fs::read_to_string(path).unwrap())).collect()
+}
+
+#[test]
+fn kurings_own_properties_are_documented_and_no_other_is() {
+    let documents = documents();
+    let own: Vec<_> =
+        super::table::broker_properties().filter(|one| one.name.starts_with("kuring.")).collect();
+    assert!(own.len() > 20);
+    for definition in own.iter().filter(|definition| !definition.internal) {
+        let is_named = documents.iter().any(|(_, text)| text.contains(definition.name));
+        assert!(is_named, "{} is in no document", definition.name);
+    }
+    for (path, text) in documents {
+        for (at, _) in text.match_indices("kuring.") {
+            let end =
+                text[at..].find(|c: char| !c.is_ascii_lowercase() && c != '.').unwrap_or(text.len() - at);
+            let name = text[at..at + end].trim_end_matches('.');
+            // The unit of systemd, and what ends a sentence.
+            let is_other = matches!(name, "kuring" | "kuring.service");
+            assert!(is_other || own.iter().any(|one| one.name == name), "{path} has {name}");
+        }
+    }
 }
 
 /// Values at the edges of every type.

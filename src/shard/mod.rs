@@ -182,6 +182,8 @@ crate::counters! {
         pub answers_cut: limit "answer_bytes",
         /// A move between log directories had not begun after MOVE_BEGIN_TIME_MAX: who asked for it was told so.
         pub moves_begun_late: limit "move_begin",
+        /// A partition that does not exist yet was given a log directory while PREFERRED_MAX others had one.
+        pub directories_not_preferred: limit "preferred_directories",
         /// Batches and offset commits whose transaction was looked for at its coordinator.
         pub verifications: total "kuring_transaction_verifications_total",
         /// Of those, the ones that were refused.

@@ -490,7 +490,7 @@ pub(super) static SERVER: &[Definition] = &[
         Any,
         Low,
         "Whether a producer's connection goes over to the shard that owns most of what it writes, if that one has \
-         time for it, and leaves it again when that one stays too busy.",
+         time for it, and leaves it again when that one stays too busy; and a group member's to the coordinator's.",
     ),
     p(
         "kuring.durability",
