@@ -1,6 +1,7 @@
 //! The way of a batch into the log: queue, validate, one vectored write for all that is ready, then wait
 //! for the high watermark if the producer asked for it.
 
+use std::collections::VecDeque;
 use std::task::Poll;
 
 use bytes::Bytes;
@@ -87,11 +88,9 @@ pub(super) struct Queued<T> {
     validated: Option<Batch>,
 }
 
-pub(super) struct Uncommitted<T> {
-    /// Committed when the high watermark is here.
+pub(super) struct Waiting<T> {
+    /// It is told when what it waits for has come as far.
     end: Offset,
-    /// The producer waits for this replica's disk alone.
-    by_sync: bool,
     committed: Committed<T>,
 }
 
@@ -111,7 +110,7 @@ impl<F: Files, T> Partition<F, T> {
         }
         let mut batches = Vec::new();
         let mut owners = Vec::new();
-        let lacks_replicas = self.in_sync_replicas < self.min_in_sync();
+        let lacks_replicas = self.lacks_replicas();
         while let Some(queued) = self.queue.front_mut() {
             if batches.len() == BATCHES_PER_WRITE_MAX || *budget_bytes == 0 {
                 turn.more = true;
@@ -224,17 +223,20 @@ impl<F: Files, T> Partition<F, T> {
             batches = rest;
         }
         for (append, result) in owners.into_iter().zip(results) {
-            let by_sync = append.acks != Acks::All;
-            let waits = !by_sync || self.durability == Durability::Fsync;
+            let queue = match (append.acks, self.durability) {
+                (Acks::All, _) => Some(&mut self.uncommitted),
+                (_, Durability::Fsync) => Some(&mut self.unsynced),
+                (_, Durability::PageCache) => None,
+            };
             let outcome = Committed {
                 token: append.token,
                 result: result.map_err(AppendFailure::Code),
                 spent: append.records,
             };
-            match &outcome.result {
-                Ok(appended) if waits && appended.last >= self.high_watermark => {
+            match (&outcome.result, queue) {
+                (Ok(appended), Some(queue)) if appended.last >= self.high_watermark => {
                     let end = appended.last.plus(1);
-                    self.uncommitted.push_back(Uncommitted { end, by_sync, committed: outcome });
+                    queue.push_back(Waiting { end, committed: outcome });
                 }
                 _ => committed.push(outcome),
             }
@@ -242,29 +244,12 @@ impl<F: Files, T> Partition<F, T> {
     }
 
     pub(super) fn release_committed(&mut self, committed: &mut Vec<Committed<T>>) {
-        let has_enough = self.may_be_in_sync() >= self.min_in_sync();
-        while self.uncommitted.front().is_some_and(|waiting| waiting.end <= self.high_watermark) {
-            let Some(waiting) = self.uncommitted.pop_front() else { break };
-            committed.push(released(waiting, has_enough));
-        }
-        if self.releases_by_sync() {
-            let synced = self.log.flushed();
-            for waiting in std::mem::take(&mut self.uncommitted) {
-                match waiting.by_sync && waiting.end <= synced {
-                    true => committed.push(waiting.committed),
-                    false => self.uncommitted.push_back(waiting),
-                }
-            }
-        }
-    }
-
-    /// Some that wait are released without the high watermark: it is the followers', and they wait for this disk alone.
-    pub(super) fn releases_by_sync(&self) -> bool {
-        self.durability == Durability::Fsync && self.has_followers() && !self.uncommitted.is_empty()
+        release(&mut self.unsynced, self.log.flushed(), committed);
+        release(&mut self.uncommitted, self.high_watermark, committed);
     }
 
     pub(super) fn fail_uncommitted(&mut self, code: ErrorCode, committed: &mut Vec<Committed<T>>) {
-        for mut waiting in self.uncommitted.drain(..) {
+        for mut waiting in self.unsynced.drain(..).chain(self.uncommitted.drain(..)) {
             waiting.committed.result = Err(AppendFailure::Code(code));
             committed.push(waiting.committed);
         }
@@ -287,20 +272,14 @@ fn own_batch<T>(append: &QueuedAppend<T>, bytes_max: usize) -> Result<Batch, Err
     }
 }
 
-/// The records are there for as long as one of those in sync is; whether these were enough is another matter.
-fn released<T>(waiting: Uncommitted<T>, has_enough: bool) -> Committed<T> {
-    let mut committed = waiting.committed;
-    if !has_enough && !waiting.by_sync && committed.result.is_ok() {
-        committed.result = Err(AppendFailure::Code(ErrorCode::NotEnoughReplicasAfterAppend));
+/// Takes from the front what waited for `reached`.
+fn release<T>(queue: &mut VecDeque<Waiting<T>>, reached: Offset, committed: &mut Vec<Committed<T>>) {
+    while let Some(waiting) = queue.pop_front_if(|waiting| waiting.end <= reached) {
+        committed.push(waiting.committed);
     }
-    committed
 }
 
-fn fail_front<T>(
-    queue: &mut std::collections::VecDeque<Queued<T>>,
-    failure: AppendFailure,
-    committed: &mut Vec<Committed<T>>,
-) {
+fn fail_front<T>(queue: &mut VecDeque<Queued<T>>, failure: AppendFailure, committed: &mut Vec<Committed<T>>) {
     if let Some(Queued { append, .. }) = queue.pop_front() {
         committed.push(refused(append, failure));
     }

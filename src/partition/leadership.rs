@@ -162,12 +162,6 @@ impl Leadership {
         self.followers.len() + 1
     }
 
-    /// How many may be in sync: those that are, and those that the controller was asked to add.
-    pub fn maximal_isr_len(&self) -> usize {
-        let added = self.proposed.iter().flatten().filter(|broker| !self.isr.contains(broker));
-        self.isr.len() + added.count()
-    }
-
     /// Where the leadership's own records begin.
     pub fn start(&self) -> Offset {
         self.start

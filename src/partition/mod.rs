@@ -45,13 +45,12 @@ pub struct Partition<F: Files, T> {
     role: role::Role,
     config: Arc<LogConfig>,
     durability: Durability,
-    /// How many are in sync, and the bound on how many must be: there are no more replicas.
-    in_sync_replicas: i32,
-    min_in_sync_max: i32,
     high_watermark: Offset,
     queue: VecDeque<append::Queued<T>>,
-    /// Written, waiting for the high watermark to pass them; ascending.
-    uncommitted: VecDeque<append::Uncommitted<T>>,
+    /// Written, waiting for the high watermark to pass them, and for this replica's disk alone; ascending, but for
+    /// batches that were there already, which wait for those before them.
+    uncommitted: VecDeque<append::Waiting<T>>,
+    unsynced: VecDeque<append::Waiting<T>>,
     flushing: bool,
     /// What is queued waits until a file of the log was opened or made.
     preparing: bool,
@@ -78,11 +77,10 @@ impl<F: Files, T> Partition<F, T> {
             role: role::Role::Idle,
             config,
             durability,
-            in_sync_replicas: 0,
-            min_in_sync_max: 0,
             high_watermark,
             queue: VecDeque::new(),
             uncommitted: VecDeque::new(),
+            unsynced: VecDeque::new(),
             flushing: false,
             preparing: false,
             slots: Slots::default(),
@@ -268,7 +266,7 @@ impl<F: Files, T> Partition<F, T> {
         let reached = match &self.role {
             role::Role::Alone => self.durable_end(),
             role::Role::Leader(leadership) => {
-                let min = usize::try_from(self.min_in_sync()).unwrap_or(0);
+                let min = self.min_in_sync(leadership);
                 match leadership.high_watermark(self.durable_end(), min, now.monotonic) {
                     Some(reached) => reached,
                     None => self.high_watermark,
@@ -282,9 +280,7 @@ impl<F: Files, T> Partition<F, T> {
             self.high_watermark = reached;
             self.log.high_watermark_advanced(reached);
         }
-        if moved || self.releases_by_sync() {
-            self.release_committed(committed);
-        }
+        self.release_committed(committed);
         moved
     }
 

@@ -62,7 +62,6 @@ impl<F: Files, T> Partition<F, T> {
             false if led || matches!(self.role, Role::Idle) => self.become_follower(committed),
             false => {}
         }
-        self.count_in_sync();
         Assigned {
             high_watermark_moved: self.advance_high_watermark(now, committed),
             is_demoted: led && !leads,
@@ -120,25 +119,18 @@ impl<F: Files, T> Partition<F, T> {
         self.role = Role::Follower { high_watermark: self.high_watermark };
     }
 
-    fn count_in_sync(&mut self) {
-        (self.in_sync_replicas, self.min_in_sync_max) = match &self.role {
-            Role::Leader(leadership) => (leadership.isr().len() as i32, leadership.replica_count() as i32),
-            // `min.insync.replicas` holds as it is written: of two that it demands one is not there.
-            Role::Alone => (1, i32::MAX),
-            Role::Idle | Role::Follower { .. } => (0, i32::MAX),
-        };
+    /// How many must be in sync for a record to be committed: no more than there are replicas, whatever
+    /// `min.insync.replicas` says (`Partition.effectiveMinIsr`).
+    pub(super) fn min_in_sync(&self, leadership: &Leadership) -> usize {
+        let configured = usize::try_from(self.config.min_insync_replicas).unwrap_or(0);
+        configured.min(leadership.replica_count())
     }
 
-    /// How many must be in sync for a record to be acknowledged to a producer that waits for all.
-    pub(super) fn min_in_sync(&self) -> i32 {
-        self.config.min_insync_replicas.min(self.min_in_sync_max)
-    }
-
-    /// How many may be in sync.
-    pub(super) fn may_be_in_sync(&self) -> i32 {
+    /// Whether what is written now would not be committed. It never is so where there is one replica.
+    pub(super) fn lacks_replicas(&self) -> bool {
         match &self.role {
-            Role::Leader(leadership) => leadership.maximal_isr_len() as i32,
-            _ => self.in_sync_replicas,
+            Role::Leader(leadership) => leadership.isr().len() < self.min_in_sync(leadership),
+            Role::Alone | Role::Idle | Role::Follower { .. } => false,
         }
     }
 
@@ -197,7 +189,6 @@ impl<F: Files, T> Partition<F, T> {
     ) -> bool {
         let Role::Leader(leadership) = &mut self.role else { return false };
         leadership.altered(proposal, answer);
-        self.count_in_sync();
         self.advance_high_watermark(now, committed)
     }
 

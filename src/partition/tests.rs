@@ -242,13 +242,21 @@ fn under_fsync_a_follower_does_not_stand_for_this_disk() {
     let mut committed = Vec::new();
     assert!(partition.finish_flush(flush.run(), NOW, &mut committed).unwrap());
     assert_eq!(committed.len(), 1);
-    // A producer that waits for the leader alone does not wait for the follower.
-    enqueue_for(&mut partition, 2, Acks::Leader);
+    // Producers that wait for the leader alone do not wait for the follower, nor stand behind one that does.
+    enqueue(&mut partition, 2);
+    enqueue_for(&mut partition, 3, Acks::Leader);
     turn(&mut partition, 4 * VALUE_BYTES);
     let flush = partition.flush_due(NOW).unwrap();
+    enqueue_for(&mut partition, 4, Acks::Leader);
+    assert!(turn(&mut partition, 4 * VALUE_BYTES).1.is_empty(), "it is not on the disk");
     let mut committed = Vec::new();
     assert!(!partition.finish_flush(flush.run(), NOW, &mut committed).unwrap());
-    assert_eq!(committed.iter().map(|committed| committed.token).collect::<Vec<_>>(), [2]);
+    assert_eq!(committed.iter().map(|committed| committed.token).collect::<Vec<_>>(), [3]);
+    assert_eq!(fetched(&mut partition, 4), [2], "the disk has no more than three");
+    let flush = partition.flush_due(NOW).unwrap();
+    let mut committed = Vec::new();
+    assert!(partition.finish_flush(flush.run(), NOW, &mut committed).unwrap());
+    assert_eq!(committed.iter().map(|committed| committed.token).collect::<Vec<_>>(), [4]);
 }
 
 #[test]
@@ -371,25 +379,49 @@ fn outcome(committed: &[Committed<u32>]) -> Option<ErrorCode> {
     }
 }
 
-fn of_at_least_two() -> Arc<LogConfig> {
-    Arc::new(LogConfig { min_insync_replicas: 2, ..LogConfig::default() })
+fn of_at_least(min_insync_replicas: i32) -> Arc<LogConfig> {
+    Arc::new(LogConfig { min_insync_replicas, ..LogConfig::default() })
+}
+
+/// This broker leads this one and the other; those in `isr` are in sync.
+fn with_in_sync(
+    partition: &mut Partition<MemFiles, u32>,
+    partition_epoch: i32,
+    isr: &[BrokerId],
+) -> Vec<Committed<u32>> {
+    let assignment = Assignment {
+        leader: Some(ME),
+        leader_epoch: LeaderEpoch(1),
+        partition_epoch,
+        replicas: &[ME, OTHER],
+        isr,
+    };
+    let mut committed = Vec::new();
+    partition.assign(&assignment, &Brokers::new(ME, Duration::from_secs(30)), NOW, &mut committed);
+    committed
+}
+
+#[test]
+fn no_more_must_be_in_sync_than_there_are_replicas() {
+    let mut partition = partition(Durability::PageCache);
+    turn(&mut partition, 1);
+    partition.set_config(of_at_least(3));
+    enqueue(&mut partition, 1);
+    assert_eq!(turn(&mut partition, 4 * VALUE_BYTES).1, [1], "of one none is missing");
+    assert_eq!(partition.high_watermark(), Offset(1));
+    assert!(with_in_sync(&mut partition, 1, &[ME, OTHER]).is_empty());
+    enqueue(&mut partition, 2);
+    assert!(turn(&mut partition, 4 * VALUE_BYTES).1.is_empty());
+    assert_eq!(fetched(&mut partition, 2), [2], "both are in sync");
 }
 
 #[test]
 fn a_producer_that_waits_for_all_is_refused_while_too_few_are_in_sync() {
     let mut partition = partition(Durability::PageCache);
     turn(&mut partition, 1);
-    partition.set_config(of_at_least_two());
+    partition.set_config(of_at_least(2));
     assign(&mut partition, 1, &[ME, OTHER]);
-    let alone = Assignment {
-        leader: Some(ME),
-        leader_epoch: LeaderEpoch(1),
-        partition_epoch: 2,
-        replicas: &[ME, OTHER],
-        isr: &[ME],
-    };
-    let mut committed = Vec::new();
-    partition.assign(&alone, &Brokers::new(ME, Duration::from_secs(30)), NOW, &mut committed);
+    let mut committed = with_in_sync(&mut partition, 2, &[ME]);
     enqueue(&mut partition, 1);
     partition.turn(&mut (4 * VALUE_BYTES), NOW, &mut committed);
     assert_eq!(outcome(&committed), Some(ErrorCode::NotEnoughReplicas));
@@ -400,13 +432,16 @@ fn a_producer_that_waits_for_all_is_refused_while_too_few_are_in_sync() {
 }
 
 #[test]
-fn what_is_committed_by_too_few_is_told_as_such() {
-    let mut partition = partition(Durability::Fsync);
+fn what_was_written_before_too_few_were_left_waits_until_there_are_enough() {
+    let mut partition = partition(Durability::PageCache);
+    partition.set_config(of_at_least(2));
+    assign(&mut partition, 1, &[ME, OTHER]);
     enqueue(&mut partition, 1);
-    turn(&mut partition, 4 * VALUE_BYTES);
-    partition.set_config(of_at_least_two());
-    let flush = partition.flush_due(NOW).unwrap();
-    let mut committed = Vec::new();
-    assert!(partition.finish_flush(flush.run(), NOW, &mut committed).unwrap());
-    assert_eq!(outcome(&committed), Some(ErrorCode::NotEnoughReplicasAfterAppend));
+    assert!(turn(&mut partition, 4 * VALUE_BYTES).1.is_empty());
+    assert!(with_in_sync(&mut partition, 2, &[ME]).is_empty());
+    assert!(fetched(&mut partition, 1).is_empty(), "one has it, and is not in sync");
+    assert_eq!(partition.high_watermark(), Offset::ZERO);
+    let committed = with_in_sync(&mut partition, 3, &[ME, OTHER]);
+    assert_eq!(outcome(&committed), None);
+    assert_eq!(partition.high_watermark(), Offset(1));
 }

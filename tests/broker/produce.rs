@@ -110,6 +110,27 @@ fn each_level_of_acks_stores_the_records() {
 }
 
 #[test]
+fn no_more_replicas_are_waited_for_than_there_are() {
+    let broker = Broker::start();
+    let client = Client::of(&broker);
+    client.create_topic("born", 1, &[("min.insync.replicas", "2")]);
+    client.create_topic("changed", 1, &[]);
+    let mut raw = Raw::connect(&broker);
+    for demanded in ["2", "7"] {
+        raw.set_topic_config("changed", "min.insync.replicas", Some(demanded));
+        for topic in ["born", "changed"] {
+            let answer = raw.produce(topic, 0, -1, Batch::now(&["whole"]).encode());
+            assert_eq!(answer.error_code, 0, "{topic}, {demanded} demanded");
+        }
+    }
+    assert_eq!(
+        (client.offsets("born", 0), client.offsets("changed", 0)),
+        ((0, 2), (0, 2)),
+        "consumers see it"
+    );
+}
+
+#[test]
 fn a_record_above_the_limit_is_too_large_and_one_below_is_not() {
     let broker = Broker::start();
     let client = Client::of(&broker);
