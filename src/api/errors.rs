@@ -13,8 +13,8 @@ use kafka_protocol::messages::{
     JoinGroupResponse, LeaveGroupResponse, ListConfigResourcesResponse, ListGroupsResponse,
     ListOffsetsResponse, ListPartitionReassignmentsResponse, ListTransactionsResponse, MetadataResponse,
     OffsetCommitResponse, OffsetDeleteResponse, OffsetFetchResponse, OffsetForLeaderEpochResponse,
-    ShareGroupDescribeResponse, ShareGroupHeartbeatResponse, SyncGroupResponse, UpdateFeaturesResponse,
-    WriteTxnMarkersResponse,
+    ShareGroupDescribeResponse, ShareGroupHeartbeatResponse, SyncGroupResponse, UnregisterBrokerResponse,
+    UpdateFeaturesResponse, WriteTxnMarkersResponse,
 };
 
 /// An answer that may carry errors.
@@ -92,6 +92,7 @@ error_codes! {
     ShareGroupDescribeResponse: [groups.error_code];
     ShareGroupHeartbeatResponse: [error_code];
     SyncGroupResponse: [error_code];
+    UnregisterBrokerResponse: [error_code];
     UpdateFeaturesResponse: [error_code] [results.error_code];
     WriteTxnMarkersResponse: [markers.topics.partitions.error_code];
 }

@@ -15,7 +15,7 @@ use super::{
     delete_records, delete_topics, describe_cluster, describe_log_dirs, describe_producers,
     describe_topic_partitions, elect_leaders, fetch, find_coordinator, groups, init_producer_id,
     list_offsets, malformed, metadata, offset_for_leader_epoch, offsets, produce, reassignments, share_fetch,
-    share_groups, transactions, txn_offset_commit, update_features, write_txn_markers,
+    share_groups, transactions, txn_offset_commit, unregister_broker, update_features, write_txn_markers,
 };
 use crate::wire::header::RequestHeader;
 use crate::wire::read::DecodeError;
@@ -161,6 +161,9 @@ pub(super) fn handler(key: ApiKey) -> Option<Handler> {
         },
         ApiKey::DescribeProducers => |client, header, body| {
             typed(client, header, body, move |request| describe_producers::handle(client, request))
+        },
+        ApiKey::UnregisterBroker => |client, header, body| {
+            typed(client, header, body, move |request| unregister_broker::handle(client, request))
         },
         ApiKey::ConsumerGroupHeartbeat => |client, header, body| {
             typed(client, header, body, move |request| groups::consumer_heartbeat(client, header, request))

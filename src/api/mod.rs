@@ -8,6 +8,7 @@
 pub mod alter_replica_log_dirs;
 mod answer_room;
 pub mod api_versions;
+mod batches;
 pub mod broker_heartbeat;
 pub mod broker_registration;
 mod brokers;
@@ -56,6 +57,7 @@ mod transactional;
 mod transactions;
 pub mod txn_driver;
 mod txn_offset_commit;
+pub mod unregister_broker;
 pub mod update_features;
 mod verification;
 mod write_txn_markers;

@@ -105,8 +105,12 @@ const IGNORED: &[(&str, &str)] = &[
     ("num.replica.fetchers", REPLICATION),
     ("replica.*", REPLICATION),
     ("auto.leader.rebalance.enable", REPLICATION),
-    ("leader.imbalance.*", REPLICATION),
+    ("leader.imbalance.check.interval.seconds", REPLICATION),
     ("unclean.leader.election.interval.ms", REPLICATION),
+    (
+        "leader.imbalance.per.broker.percentage",
+        "Kafka 4 does not have it any more: every first replica that may lead is made to",
+    ),
     ("controlled.shutdown.*", REPLICATION),
     ("controller.socket.timeout.ms", REPLICATION),
     ("broker.heartbeat.interval.ms", REPLICATION),

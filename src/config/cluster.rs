@@ -25,10 +25,20 @@ const SESSION_TIMEOUT_MS: &str = "broker.session.timeout.ms";
 const HEARTBEAT_INTERVAL_MS: &str = "broker.heartbeat.interval.ms";
 const REPLICA_LAG_TIME_MAX_MS: &str = "replica.lag.time.max.ms";
 const REGISTRATION_TIMEOUT_MS: &str = "initial.broker.registration.timeout.ms";
+const AUTO_REBALANCE: &str = "auto.leader.rebalance.enable";
+const REBALANCE_INTERVAL_S: &str = "leader.imbalance.check.interval.seconds";
+const UNCLEAN_INTERVAL_MS: &str = "unclean.leader.election.interval.ms";
 
 /// Kafka's properties that say something to a node among others only.
-pub(super) const WITHOUT_EFFECT_ALONE: [&str; 4] =
-    [SESSION_TIMEOUT_MS, HEARTBEAT_INTERVAL_MS, REGISTRATION_TIMEOUT_MS, REPLICA_LAG_TIME_MAX_MS];
+pub(super) const WITHOUT_EFFECT_ALONE: [&str; 7] = [
+    SESSION_TIMEOUT_MS,
+    HEARTBEAT_INTERVAL_MS,
+    REGISTRATION_TIMEOUT_MS,
+    REPLICA_LAG_TIME_MAX_MS,
+    AUTO_REBALANCE,
+    REBALANCE_INTERVAL_S,
+    UNCLEAN_INTERVAL_MS,
+];
 
 /// More voters only make every change slower.
 const VOTERS_MAX: usize = 9;
@@ -48,6 +58,10 @@ pub struct ClusterConfig {
     pub registration_timeout: Duration,
     /// A follower that has not had all of its leader's records for so long is out of sync.
     pub replica_lag_max: Duration,
+    /// How often the controller has the first replicas lead again; `None` for never.
+    pub rebalance_interval: Option<Duration>,
+    /// How often it looks for partitions without a leader that may have one which lacks records.
+    pub unclean_interval: Duration,
 }
 
 /// One of `controller.quorum.voters`.
@@ -120,6 +134,10 @@ pub(super) fn cluster(
         heartbeat_interval: duration(HEARTBEAT_INTERVAL_MS),
         registration_timeout: duration(REGISTRATION_TIMEOUT_MS),
         replica_lag_max: duration(REPLICA_LAG_TIME_MAX_MS),
+        rebalance_interval: s
+            .flag(AUTO_REBALANCE)
+            .then(|| Duration::from_secs(s.number(REBALANCE_INTERVAL_S))),
+        unclean_interval: duration(UNCLEAN_INTERVAL_MS),
     }))
 }
 
@@ -235,6 +253,10 @@ mod tests {
         assert_eq!(times, (Duration::from_secs(9), Duration::from_secs(2), Duration::from_secs(60)));
         let given = load(&format!("{THREE}{ON}broker.session.timeout.ms=3000\n")).unwrap().unwrap();
         assert_eq!(given.session_timeout, Duration::from_secs(3));
+        assert_eq!(given.rebalance_interval, Some(Duration::from_secs(300)));
+        assert_eq!(given.unclean_interval, Duration::from_secs(300));
+        let never = load(&format!("{THREE}{ON}auto.leader.rebalance.enable=false\n")).unwrap().unwrap();
+        assert_eq!(never.rebalance_interval, None);
         let one = format!("controller.quorum.voters=1@127.0.0.1:9093\n{ON}");
         assert_eq!(load(&one).unwrap(), None, "one voter is a node alone");
     }

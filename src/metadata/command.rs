@@ -51,6 +51,16 @@ pub enum Command {
     },
     Heartbeat(Heartbeat),
     AlterPartition(AlterPartition),
+    ElectLeaders(ElectLeaders),
+    AlterReassignments(AlterReassignments),
+    /// A broker is gone for good (UnregisterBroker, KIP-631).
+    UnregisterBroker {
+        id: BrokerId,
+    },
+    /// The first replicas lead again where they may: the controller asks it of itself.
+    BalanceLeaders,
+    /// Leaders for partitions that have none, where one that may lack records is better than none: of itself, too.
+    ElectUnclean,
 }
 
 /// The kinds of commands, for statistics.
@@ -68,6 +78,11 @@ pub enum CommandKind {
     ReplicasOffline,
     Heartbeat,
     AlterPartition,
+    ElectLeaders,
+    AlterReassignments,
+    UnregisterBroker,
+    BalanceLeaders,
+    ElectUnclean,
 }
 
 impl CommandKind {
@@ -86,10 +101,15 @@ impl CommandKind {
             CommandKind::ReplicasOffline => "replicas_offline",
             CommandKind::Heartbeat => "heartbeat",
             CommandKind::AlterPartition => "alter_partition",
+            CommandKind::ElectLeaders => "elect_leaders",
+            CommandKind::AlterReassignments => "alter_reassignments",
+            CommandKind::UnregisterBroker => "unregister_broker",
+            CommandKind::BalanceLeaders => "balance_leaders",
+            CommandKind::ElectUnclean => "elect_unclean",
         }
     }
 
-    pub const ALL: [CommandKind; 12] = [
+    pub const ALL: [CommandKind; 17] = [
         CommandKind::RegisterBroker,
         CommandKind::FenceBroker,
         CommandKind::UnfenceBroker,
@@ -102,6 +122,11 @@ impl CommandKind {
         CommandKind::ReplicasOffline,
         CommandKind::Heartbeat,
         CommandKind::AlterPartition,
+        CommandKind::ElectLeaders,
+        CommandKind::AlterReassignments,
+        CommandKind::UnregisterBroker,
+        CommandKind::BalanceLeaders,
+        CommandKind::ElectUnclean,
     ];
 }
 
@@ -117,9 +142,14 @@ impl CommandKind {
             | CommandKind::AlterConfigs
             | CommandKind::ReplicasOffline
             | CommandKind::Heartbeat
-            | CommandKind::AlterPartition => true,
+            | CommandKind::AlterPartition
+            | CommandKind::ElectLeaders
+            | CommandKind::UnregisterBroker
+            | CommandKind::ElectUnclean => true,
             CommandKind::CreateTopics
             | CommandKind::CreatePartitions
+            | CommandKind::AlterReassignments
+            | CommandKind::BalanceLeaders
             | CommandKind::UpdateFeatures
             | CommandKind::AllocateProducerIds => false,
         }
@@ -141,6 +171,11 @@ impl Command {
             Command::ReplicasOffline { .. } => CommandKind::ReplicasOffline,
             Command::Heartbeat(_) => CommandKind::Heartbeat,
             Command::AlterPartition(_) => CommandKind::AlterPartition,
+            Command::ElectLeaders(_) => CommandKind::ElectLeaders,
+            Command::AlterReassignments(_) => CommandKind::AlterReassignments,
+            Command::UnregisterBroker { .. } => CommandKind::UnregisterBroker,
+            Command::BalanceLeaders => CommandKind::BalanceLeaders,
+            Command::ElectUnclean => CommandKind::ElectUnclean,
         }
     }
 }
@@ -216,6 +251,37 @@ pub struct AlteredPartition {
     pub isr: Box<[BrokerId]>,
     pub partition_epoch: i32,
     pub recovering: bool,
+}
+
+/// Which leader somebody wants (`ElectionType`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ElectionKind {
+    /// The first replica.
+    Preferred,
+    /// Any, for a partition that has none; it may lack what was acknowledged.
+    Unclean,
+}
+
+/// Leaders are wanted (ElectLeaders, KIP-183 and KIP-460).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ElectLeaders {
+    pub kind: ElectionKind,
+    pub topics: Vec<(String, Vec<PartitionIndex>)>,
+}
+
+/// Other replicas are wanted (AlterPartitionReassignments, KIP-455).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AlterReassignments {
+    /// Whether a partition may get more or fewer of them (KIP-860).
+    pub may_change_factor: bool,
+    pub topics: Vec<(String, Vec<Reassignment>)>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Reassignment {
+    pub index: PartitionIndex,
+    /// `None`: the one that is under way is given up.
+    pub replicas: Option<Vec<BrokerId>>,
 }
 
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -355,6 +421,11 @@ pub enum Response {
     Heartbeat(BrokerState),
     /// In the order of the request.
     PartitionsAltered(Vec<Result<AlteredPartition, ErrorCode>>),
+    /// Of each partition, in the order of the request.
+    LeadersElected(Vec<Result<(), ErrorCode>>),
+    /// Of each partition, in the order of the request. That one is not there is told without words: whoever asked knows
+    /// its name, which can be long.
+    ReassignmentsAltered(Vec<Result<(), Refusal>>),
 }
 
 /// Each takes the one variant that the command's kind is answered with.
@@ -404,6 +475,20 @@ impl Response {
     pub fn partitions_altered(self) -> Vec<Result<AlteredPartition, ErrorCode>> {
         match self {
             Response::PartitionsAltered(results) => results,
+            other => other.of_another_command(),
+        }
+    }
+
+    pub fn leaders_elected(self) -> Vec<Result<(), ErrorCode>> {
+        match self {
+            Response::LeadersElected(results) => results,
+            other => other.of_another_command(),
+        }
+    }
+
+    pub fn reassignments_altered(self) -> Vec<Result<(), Refusal>> {
+        match self {
+            Response::ReassignmentsAltered(results) => results,
             other => other.of_another_command(),
         }
     }

@@ -4,9 +4,10 @@
 
 use super::codec::{DecodeError, Reader, Writer};
 use super::command::{
-    AlterConfigs, AlterIsr, AlterPartition, AlteredPartition, Command, ConfigChange, ConfigEdit, ConfigOp,
-    CreatePartitions, CreateTopics, CreatedTopic, DeleteTopics, DeletedTopic, FeatureUpdate, MorePartitions,
-    NewTopic, ProducerIdBlock, Refusal, Response, TopicRef, UpdateFeatures, UpgradeType,
+    AlterConfigs, AlterIsr, AlterPartition, AlterReassignments, AlteredPartition, Command, ConfigChange,
+    ConfigEdit, ConfigOp, CreatePartitions, CreateTopics, CreatedTopic, DeleteTopics, DeletedTopic,
+    ElectLeaders, ElectionKind, FeatureUpdate, MorePartitions, NewTopic, ProducerIdBlock, Reassignment,
+    Refusal, Response, TopicRef, UpdateFeatures, UpgradeType,
 };
 use crate::base::{BrokerEpoch, BrokerId, LeaderEpoch, PartitionIndex, ProducerId, TopicId, TopicName};
 use crate::wire::ErrorCode;
@@ -22,7 +23,9 @@ pub fn encode_command(command: &Command) -> Option<Vec<u8>> {
         Command::RegisterBroker(_)
         | Command::Heartbeat(_)
         | Command::FenceBroker { .. }
-        | Command::UnfenceBroker { .. } => return None,
+        | Command::UnfenceBroker { .. }
+        | Command::BalanceLeaders
+        | Command::ElectUnclean => return None,
         Command::CreateTopics(request) => {
             writer.u8(1);
             writer.list(&request.topics, Writer::new_topic);
@@ -81,6 +84,29 @@ pub fn encode_command(command: &Command) -> Option<Vec<u8>> {
             writer.broker(&request.broker);
             writer.signed(request.epoch.0);
             writer.list(&request.partitions, Writer::alter_isr);
+        }
+        Command::ElectLeaders(request) => {
+            writer.u8(20);
+            writer.bool(request.kind == ElectionKind::Unclean);
+            writer.list(&request.topics, |writer, (topic, partitions)| {
+                writer.text(topic);
+                writer.list(partitions, |writer, index| writer.signed(i64::from(index.0)));
+            });
+        }
+        Command::AlterReassignments(request) => {
+            writer.u8(21);
+            writer.bool(request.may_change_factor);
+            writer.list(&request.topics, |writer, (topic, partitions)| {
+                writer.text(topic);
+                writer.list(partitions, |writer, wanted| {
+                    writer.signed(i64::from(wanted.index.0));
+                    writer.option(&wanted.replicas, |writer, replicas| writer.brokers(replicas));
+                });
+            });
+        }
+        Command::UnregisterBroker { id } => {
+            writer.u8(22);
+            writer.broker(id);
         }
     }
     Some(bytes)
@@ -141,6 +167,19 @@ pub fn decode_command(bytes: &[u8]) -> Result<Command, DecodeError> {
             epoch: reader.epoch()?,
             partitions: reader.list(21, Reader::alter_isr)?,
         }),
+        20 => Command::ElectLeaders(ElectLeaders {
+            kind: if reader.bool()? { ElectionKind::Unclean } else { ElectionKind::Preferred },
+            topics: reader.list(2, |reader| {
+                let topic = reader.text()?.to_owned();
+                Ok((topic, reader.list(1, |reader| Ok(PartitionIndex(reader.i32()?)))?))
+            })?,
+        }),
+        21 => Command::AlterReassignments(AlterReassignments {
+            may_change_factor: reader.bool()?,
+            topics: reader
+                .list(2, |reader| Ok((reader.text()?.to_owned(), reader.list(2, Reader::reassignment)?)))?,
+        }),
+        22 => Command::UnregisterBroker { id: reader.broker()? },
         kind => return Err(DecodeError::Kind { kind, version }),
     };
     reader.end()?;
@@ -306,6 +345,19 @@ impl Writer<'_> {
                     }
                 });
             }
+            Response::LeadersElected(results) => {
+                self.u8(20);
+                self.list(results, |writer, result| {
+                    writer.bool(result.is_ok());
+                    if let Err(code) = result {
+                        writer.code(*code);
+                    }
+                });
+            }
+            Response::ReassignmentsAltered(results) => {
+                self.u8(21);
+                self.list(results, |writer, result| writer.result(result, |_, ()| {}));
+            }
         }
     }
 
@@ -376,6 +428,12 @@ impl Reader<'_> {
         })
     }
 
+    fn reassignment(&mut self) -> Result<Reassignment, DecodeError> {
+        let index = PartitionIndex(self.i32()?);
+        let replicas = self.option(|reader| reader.brokers().map(<[BrokerId]>::into_vec))?;
+        Ok(Reassignment { index, replicas })
+    }
+
     fn code(&mut self) -> Result<ErrorCode, DecodeError> {
         // One that only a newer controller has.
         Ok(ErrorCode::try_from_code(self.i16()?).unwrap_or(ErrorCode::UnknownServerError))
@@ -428,6 +486,10 @@ impl Reader<'_> {
                     false => Err(reader.code()?),
                 })
             })?),
+            20 => Response::LeadersElected(
+                self.list(1, |reader| Ok(if reader.bool()? { Ok(()) } else { Err(reader.code()?) }))?,
+            ),
+            21 => Response::ReassignmentsAltered(self.list(1, |reader| reader.result(|_| Ok(())))?),
             _ => return Err(DecodeError::Value("response")),
         })
     }
@@ -530,6 +592,11 @@ mod tests {
         )
     }
 
+    fn reassignment() -> impl Strategy<Value = Reassignment> {
+        (index(), prop::option::of(some(broker())))
+            .prop_map(|(index, replicas)| Reassignment { index, replicas })
+    }
+
     fn command() -> impl Strategy<Value = Command> {
         let more = (text(), any::<i32>(), prop::option::of(some(some(broker()))))
             .prop_map(|(name, count, assignment)| MorePartitions { name, count, assignment });
@@ -565,6 +632,14 @@ mod tests {
             (broker(), epoch(), some(alter_isr())).prop_map(|(broker, epoch, partitions)| {
                 Command::AlterPartition(AlterPartition { broker, epoch, partitions })
             }),
+            (any::<bool>(), some((text(), some(index())))).prop_map(|(is_unclean, topics)| {
+                let kind = if is_unclean { ElectionKind::Unclean } else { ElectionKind::Preferred };
+                Command::ElectLeaders(ElectLeaders { kind, topics })
+            }),
+            (any::<bool>(), some((text(), some(reassignment())))).prop_map(|(may_change_factor, topics)| {
+                Command::AlterReassignments(AlterReassignments { may_change_factor, topics })
+            }),
+            broker().prop_map(|id| Command::UnregisterBroker { id }),
         ]
     }
 
@@ -603,6 +678,9 @@ mod tests {
                 Response::ProducerIds(ProducerIdBlock { first: ProducerId(first), count })
             }),
             some(altered).prop_map(Response::PartitionsAltered),
+            some(prop_oneof![Just(Ok(())), Just(Err(ErrorCode::ElectionNotNeeded))])
+                .prop_map(Response::LeadersElected),
+            some(result(Just(()))).prop_map(Response::ReassignmentsAltered),
         ]
     }
 

@@ -23,10 +23,11 @@ mod state;
 pub use changes::Changes;
 pub use codec::{DecodeError, Reader, Writer, decode_records, encode_records};
 pub use command::{
-    AlterConfigs, AlterIsr, AlterPartition, AlteredPartition, BrokerState, Command, CommandKind,
-    ConfigChange, ConfigEdit, ConfigOp, CreatePartitions, CreateTopics, CreatedTopic, DeleteTopics,
-    DeletedTopic, FeatureUpdate, Heartbeat, MorePartitions, NewTopic, ProducerIdBlock, Refusal,
-    RegisterBroker, Response, TopicRef, UpdateFeatures, UpgradeType,
+    AlterConfigs, AlterIsr, AlterPartition, AlterReassignments, AlteredPartition, BrokerState, Command,
+    CommandKind, ConfigChange, ConfigEdit, ConfigOp, CreatePartitions, CreateTopics, CreatedTopic,
+    DeleteTopics, DeletedTopic, ElectLeaders, ElectionKind, FeatureUpdate, Heartbeat, MorePartitions,
+    NewTopic, ProducerIdBlock, Reassignment, Refusal, RegisterBroker, Response, TopicRef, UpdateFeatures,
+    UpgradeType,
 };
 pub use command_codec::{decode_command, decode_result, encode_command, encode_result};
 pub use controller::{

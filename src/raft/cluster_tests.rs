@@ -114,6 +114,8 @@ impl Trio {
             controller: ControllerSettings {
                 cluster: self.session.map(|session_timeout| ClusterSettings {
                     session_timeout,
+                    rebalance_interval: None,
+                    unclean_interval: Duration::from_secs(300),
                     stamp: Stamp { elr: true, min_isr: 1, unclean_election: false },
                 }),
                 ..ControllerSettings::default()

@@ -238,7 +238,15 @@ impl<F: Files> Driver<F> {
         let command = self.controller.due(self.applied.borrow().state.image(), now);
         let Some(command) = command else { return };
         let kind = command.kind();
-        tracing::warn!(?command, "a broker's session is over");
+        match &command {
+            Command::FenceBroker { id, .. } => tracing::warn!(broker = %id, "a broker's session is over"),
+            Command::ElectUnclean => {
+                tracing::warn!(
+                    "partitions without a leader get one that may lack records, as their settings say"
+                );
+            }
+            other => tracing::info!(kind = other.kind().name(), "the controller acts by itself"),
+        }
         let result = match self.has_quorum() {
             true => self.run_command(command).await,
             false => Err(no_quorum()),
@@ -251,13 +259,13 @@ impl<F: Files> Driver<F> {
         }
     }
 
-    /// The sessions of brokers begin anew with each leadership of this node.
+    /// What the controller keeps in memory begins anew with each leadership of this node.
     fn activate(&mut self, leadership: Leadership) {
         let Some(cluster) = &mut self.cluster else { return };
         if leadership.is_own && cluster.active_term != Some(leadership.term) {
             cluster.active_term = Some(leadership.term);
             let applied = self.applied.borrow();
-            self.controller.sessions().borrow_mut().begin(applied.state.image(), clock::monotonic());
+            self.controller.activate(applied.state.image(), clock::monotonic());
         }
     }
 

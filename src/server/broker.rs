@@ -420,6 +420,8 @@ impl Leader {
                 delete_topic_enable: config.delete_topics,
                 cluster: config.cluster.as_ref().map(|cluster| ClusterSettings {
                     session_timeout: cluster.session_timeout,
+                    rebalance_interval: cluster.rebalance_interval,
+                    unclean_interval: cluster.unclean_interval,
                     stamp: Stamp {
                         elr: true,
                         min_isr: config.log.min_insync_replicas,

@@ -53,8 +53,12 @@ impl Shard {
             wanted.extend(self.mine(topic, 0).map(|key| (key, topic.clone())));
         }
         for (before, after) in &changes.topics_changed {
-            wanted.extend(self.mine(after, before.partitions.len()).map(|key| (key, after.clone())));
+            wanted.extend(self.come_to_me(before, after).map(|key| (key, after.clone())));
             self.update_roles(after);
+            for key in self.come_to_me(after, before) {
+                self.give_up_role(key, after);
+                gone.push(key);
+            }
         }
         let configured = self.topics_configured_by(&changes.configs_changed);
         if gone.is_empty() && wanted.is_empty() && configured.is_empty() {
@@ -117,6 +121,18 @@ impl Shard {
             let key = PartitionKey { topic: topic.id, partition: PartitionIndex(index as i32) };
             let here = topic.partitions[index].replicas.contains(&broker);
             (here && super::owner(key, shards) == id).then_some(key)
+        })
+    }
+
+    /// The keys of the partitions that live on this shard in `after`, and did not in `before`.
+    fn come_to_me(
+        &self,
+        before: &Arc<TopicImage>,
+        after: &Arc<TopicImage>,
+    ) -> impl Iterator<Item = PartitionKey> + use<> {
+        let (broker, before) = (self.settings.broker, before.clone());
+        self.mine(after, 0).filter(move |key| {
+            partition_image(&before, *key).is_none_or(|partition| !partition.replicas.contains(&broker))
         })
     }
 

@@ -38,6 +38,8 @@ pub(super) struct Replica {
     pub(super) prepare_runs: Cell<bool>,
     /// It could not be opened for want of room or descriptors, and will be.
     pub(super) opens_later: Cell<bool>,
+    /// The metadata has it on this broker no more: it takes no part until it is deleted.
+    pub(super) is_leaving: Cell<bool>,
     /// May write while its directory is full.
     pub(super) uses_reserve: bool,
     /// What the checkpoint files are to say of it.
@@ -87,6 +89,7 @@ impl Replica {
             cleaning: CleaningState::default(),
             prepare_runs: Cell::new(false),
             opens_later: Cell::new(false),
+            is_leaving: Cell::new(false),
             uses_reserve,
             told: Told::default(),
             found: RefCell::new(found.map(Box::new)),

@@ -90,6 +90,16 @@ impl Shard {
         }
     }
 
+    /// Takes from a replica the part that the metadata does not have for it any more: it is to go.
+    pub(super) fn give_up_role(self: &Rc<Self>, key: PartitionKey, topic: &TopicImage) {
+        if let (Some(replica), Some(image)) = (self.replica(key), partition_image(topic, key)) {
+            self.take_role(&replica, image);
+            // It may be wanted again before it is gone: what it has must not count then.
+            replica.is_leaving.set(true);
+        }
+        self.follows.unfollow(key);
+    }
+
     /// Gives a replica the part that the metadata has for it. An offline one gets it when it comes back.
     pub(super) fn take_role(self: &Rc<Self>, replica: &Rc<Replica>, image: &PartitionImage) {
         let assignment = Assignment {
@@ -100,6 +110,9 @@ impl Shard {
             isr: &image.isr,
         };
         let key = replica.key;
+        if replica.is_leaving.get() {
+            return;
+        }
         let mut committed = Vec::new();
         let assigned = replica.with(|partition| {
             let assigned = partition.assign(&assignment, &self.brokers, clock::now(), &mut committed);
@@ -107,7 +120,9 @@ impl Shard {
         });
         self.finish_appends(committed);
         let Ok((assigned, leads, epoch)) = assigned else { return };
-        match image.leader.filter(|leader| !leads && *leader != self.settings.broker) {
+        let me = self.settings.broker;
+        let is_mine = image.replicas.contains(&me);
+        match image.leader.filter(|leader| is_mine && !leads && *leader != me) {
             Some(leader) => self.follows.follow(key, leader, epoch),
             None => self.follows.unfollow(key),
         }

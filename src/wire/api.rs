@@ -67,6 +67,7 @@ pub const APIS: &[Api] = &[
     api(ApiKey::UpdateFeatures, "UpdateFeatures", 0, 2, 0),
     api(ApiKey::DescribeCluster, "DescribeCluster", 0, 2, 0),
     api(ApiKey::DescribeProducers, "DescribeProducers", 0, 0, 0),
+    api(ApiKey::UnregisterBroker, "UnregisterBroker", 0, 0, 0),
     api(ApiKey::DescribeTransactions, "DescribeTransactions", 0, 0, 0),
     api(ApiKey::ListTransactions, "ListTransactions", 0, 2, 0),
     api(ApiKey::ConsumerGroupHeartbeat, "ConsumerGroupHeartbeat", 0, 1, 0),
@@ -155,6 +156,7 @@ impl Api {
             | ApiKey::InitProducerId
             | ApiKey::ListGroups
             | ApiKey::DescribeCluster
+            | ApiKey::UnregisterBroker
             | ApiKey::ListConfigResources => 128 << 10,
             // Lists of names or partitions.
             _ => 8 << 20,

@@ -110,7 +110,7 @@ impl Cluster {
     }
 
     /// The node that all that run hold for the controller.
-    fn controller(&self) -> usize {
+    pub(super) fn controller(&self) -> usize {
         eventually("all know one controller", || {
             let named: BTreeSet<i32> =
                 self.running().map(|(_, node)| described(node).controller_id.0).collect();

@@ -3,7 +3,7 @@
 use super::p;
 use crate::config::define::{Definition, Importance, Kind, Valid};
 use Importance::{High, Medium};
-use Kind::{Boolean, Int, String};
+use Kind::{Boolean, Int, Long, String};
 use Valid::{Any, AtLeast, Between};
 
 /// All of them.
@@ -79,6 +79,33 @@ pub(super) static CLUSTER: &[Definition] = &[
         AtLeast(1),
         High,
         "A follower that has not had all of its leader's records for so long is out of sync.",
+    )
+    .internal(),
+    p(
+        "auto.leader.rebalance.enable",
+        Boolean,
+        Some("true"),
+        Any,
+        High,
+        "The controller of a cluster has the first replicas lead again, where others do.",
+    )
+    .internal(),
+    p(
+        "leader.imbalance.check.interval.seconds",
+        Long,
+        Some("300"),
+        AtLeast(1),
+        High,
+        "How often the controller looks for partitions that are not led by their first replicas.",
+    )
+    .internal(),
+    p(
+        "unclean.leader.election.interval.ms",
+        Long,
+        Some("300000"),
+        AtLeast(1),
+        Medium,
+        "How often the controller looks for partitions without a leader where unclean.leader.election.enable is true.",
     )
     .internal(),
 ];

@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use super::super::command::{AlterIsr, AlterPartition, AlteredPartition, Refusal, Response};
 use super::super::elections::{self, Rules, Target};
 use super::super::image::{Image, PartitionImage};
-use super::super::record::{PartitionChange, Record, Stamp};
+use super::super::record::{Record, Stamp};
 use super::super::state::TopicSettings;
-use super::Decision;
 use super::brokers::check_epoch;
+use super::partitions::serves;
+use super::{Decision, partitions};
 use crate::base::{BrokerEpoch, BrokerId};
 use crate::wire::ErrorCode;
 
@@ -61,15 +62,7 @@ fn alter(
         return Ok((None, Ok(answer(partition))));
     };
     let after = change.clone().apply_to(partition);
-    let record = Record::PartitionChanged(PartitionChange {
-        topic: wanted.topic,
-        index: wanted.index,
-        leader: change.leader,
-        isr: change.isr,
-        directories: change.replicas.is_some().then(|| after.directories.clone()),
-        replicas: change.replicas,
-        transit: change.transit,
-    });
+    let record = partitions::changed(wanted.topic, wanted.index, partition, change);
     let altered = match after.leader == Some(leader) {
         true => Ok(answer(&after)),
         // A reassignment is done with it, and the leader has no part in what comes.
@@ -115,10 +108,6 @@ fn check(
         true => Ok(()),
         false => Err(ErrorCode::IneligibleReplica),
     }
-}
-
-fn serves(image: &Image, partition: &PartitionImage, broker: BrokerId) -> bool {
-    image.broker(broker).is_some_and(|broker| broker.serves()) && !partition.is_lost_on(broker)
 }
 
 fn answer(partition: &PartitionImage) -> AlteredPartition {

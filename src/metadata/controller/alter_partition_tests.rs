@@ -1,4 +1,5 @@
 use super::super::super::command::Command;
+use super::super::super::record::PartitionChange;
 use super::super::testing::Cluster;
 use super::*;
 use crate::base::{LeaderEpoch, PartitionIndex, TopicId};

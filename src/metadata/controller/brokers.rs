@@ -103,6 +103,36 @@ impl Controller {
     }
 }
 
+impl Controller {
+    /// A broker is gone for good: nobody waits for it any more (`ReplicationControlManager.unregisterBroker`).
+    pub(super) fn unregister(&self, image: &Image, id: BrokerId) -> Result<Decision, Refusal> {
+        let Some(broker) = image.broker(id) else {
+            let text = format!("Broker ID {id} is not currently registered");
+            return Err(Refusal::new(ErrorCode::BrokerIdNotRegistered, text));
+        };
+        let epoch = broker.epoch;
+        let mut records = Vec::new();
+        match self.settings.cluster {
+            // What it alone has waits for its return, whatever it brings.
+            Some(cluster) => records.push(Record::BrokerChanged(BrokerChange {
+                id,
+                epoch,
+                fenced: Some(true),
+                shutting_down: None,
+                is_unclean: true,
+                rules: cluster.stamp,
+            })),
+            None if broker.serves() => {
+                let text = format!("Broker {id} is the cluster's only one, and it runs.");
+                return Err(Refusal::new(ErrorCode::InvalidRequest, text));
+            }
+            None => {}
+        }
+        records.push(Record::BrokerRemoved { id, epoch });
+        Ok(Decision { records, response: Response::Done })
+    }
+}
+
 fn check_cluster(image: &Image, request: &RegisterBroker) -> Result<(), Refusal> {
     if request.cluster_id == image.cluster_id() {
         return Ok(());

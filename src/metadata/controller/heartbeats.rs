@@ -66,14 +66,15 @@ impl Controller {
     /// When the controller has to look by itself.
     pub fn next_due(&self, image: &Image) -> Option<Monotonic> {
         self.settings.cluster.as_ref()?;
-        self.sessions.borrow().next_end(image)
+        self.sessions.borrow().next_end(image).into_iter().chain(self.timers.next()).min()
     }
 
-    /// What the controller asks of itself: a broker whose session is over is fenced.
-    pub fn due(&self, image: &Image, now: Monotonic) -> Option<Command> {
-        let sessions = self.sessions.borrow();
-        let broker = sessions.ended(image, now)?;
-        Some(Command::FenceBroker { id: broker.id, epoch: broker.epoch })
+    /// What the controller asks of itself: a broker whose session is over is fenced, and what the time has come for.
+    pub fn due(&mut self, image: &Image, now: Monotonic) -> Option<Command> {
+        if let Some(broker) = self.sessions.borrow().ended(image, now) {
+            return Some(Command::FenceBroker { id: broker.id, epoch: broker.epoch });
+        }
+        self.periodic(image, now)
     }
 }
 

@@ -97,16 +97,6 @@ fn a_heartbeat_that_changes_nothing_makes_no_record() {
     assert!(outcome.records.is_empty());
 }
 
-/// Runs what the controller asks of itself now.
-fn run_due(cluster: &mut Cluster) -> usize {
-    let mut count = 0;
-    while let Some(command) = cluster.controller.due(cluster.state.image(), cluster.now) {
-        cluster.run(command).unwrap();
-        count += 1;
-    }
-    count
-}
-
 fn epoch_of(cluster: &Cluster, id: i32) -> BrokerEpoch {
     cluster.state.image().broker(BrokerId(id)).unwrap().epoch
 }
@@ -121,17 +111,17 @@ fn a_broker_that_is_not_heard_of_is_fenced_and_another_leads() {
         let epoch = epoch_of(&cluster, id);
         cluster.beat(id, epoch, |_| {}).unwrap();
     }
-    assert_eq!(run_due(&mut cluster), 0);
+    assert_eq!(cluster.run_due(), 0);
     let due = cluster.controller.next_due(cluster.state.image()).unwrap();
     assert_eq!(due, Monotonic::from_millis(10_000), "broker 1's session");
     cluster.pass(4);
-    assert_eq!(run_due(&mut cluster), 1);
+    assert_eq!(cluster.run_due(), 1);
     let image = cluster.state.image().clone();
     let fenced: Vec<bool> = image.brokers().map(|broker| broker.fenced).collect();
     assert_eq!(fenced, [true, false, false]);
     assert_eq!(cluster.state_of("t"), (Some(2), vec![2, 3], vec![]));
     assert_eq!(cluster.state_of("alone"), (None, vec![], vec![1]));
-    assert_eq!(run_due(&mut cluster), 0, "once");
+    assert_eq!(cluster.run_due(), 0, "once");
     // The same process was only cut off: it takes up what waits for it, and not what others have.
     let epoch = epoch_of(&cluster, 1);
     assert!(!cluster.beat(1, epoch, |_| {}).unwrap().is_fenced);
@@ -146,11 +136,11 @@ fn a_controller_that_begins_to_lead_gives_everybody_a_whole_session() {
     let mut cluster = Cluster::of_many(2);
     cluster.pass(60);
     cluster.controller.sessions().borrow_mut().begin(cluster.state.image(), cluster.now);
-    assert_eq!(run_due(&mut cluster), 0);
+    assert_eq!(cluster.run_due(), 0);
     cluster.pass(9);
-    assert_eq!(run_due(&mut cluster), 0);
+    assert_eq!(cluster.run_due(), 0);
     cluster.pass(1);
-    assert_eq!(run_due(&mut cluster), 2);
+    assert_eq!(cluster.run_due(), 2);
 }
 
 #[test]
@@ -160,12 +150,12 @@ fn a_controller_that_stood_still_blames_nobody_for_it_once() {
     let due = cluster.controller.next_due(cluster.state.image()).unwrap();
     cluster.pass(25);
     sessions.borrow_mut().forgive(due, cluster.now);
-    assert_eq!(run_due(&mut cluster), 0);
+    assert_eq!(cluster.run_due(), 0);
     let due = cluster.controller.next_due(cluster.state.image()).unwrap();
     assert_eq!(due, Monotonic::from_millis(27_500));
     cluster.pass(5);
     sessions.borrow_mut().forgive(due, cluster.now);
-    assert_eq!(run_due(&mut cluster), 1, "nothing came in between");
+    assert_eq!(cluster.run_due(), 1, "nothing came in between");
 }
 
 #[test]
@@ -210,7 +200,7 @@ fn who_was_not_shut_down_cleanly_is_not_eligible_any_more() {
         cluster.pass(11);
         let third = epoch_of(&cluster, 3);
         cluster.beat(3, third, |_| {}).unwrap();
-        assert_eq!(run_due(&mut cluster), 2);
+        assert_eq!(cluster.run_due(), 2);
         assert_eq!(cluster.state_of("t"), (None, vec![], vec![1, 2]), "both, one after the other");
         let epoch = cluster.start(1, is_clean.then_some(epochs[0])).unwrap();
         assert_eq!(cluster.state_of("t").2, eligible);

@@ -6,9 +6,13 @@
 mod alter_partition;
 mod brokers;
 mod configs;
+mod elect;
 mod features;
 mod heartbeats;
+mod partitions;
+mod reassign;
 mod sessions;
+mod timers;
 mod topics;
 
 use std::cell::RefCell;
@@ -70,6 +74,10 @@ pub struct ControllerSettings {
 pub struct ClusterSettings {
     /// `broker.session.timeout.ms`
     pub session_timeout: Duration,
+    /// `leader.imbalance.check.interval.seconds`; `None` without `auto.leader.rebalance.enable`.
+    pub rebalance_interval: Option<Duration>,
+    /// `unclean.leader.election.interval.ms`
+    pub unclean_interval: Duration,
     pub stamp: Stamp,
 }
 
@@ -120,6 +128,8 @@ pub struct Controller {
     random: Random,
     /// Shared with whoever sees heartbeats come.
     sessions: Rc<RefCell<Sessions>>,
+    /// Only while this node leads.
+    timers: timers::Timers,
 }
 
 impl Controller {
@@ -131,12 +141,20 @@ impl Controller {
     ) -> Self {
         let timeout = settings.cluster.map_or(Duration::ZERO, |cluster| cluster.session_timeout);
         let sessions = Rc::new(RefCell::new(Sessions::new(timeout)));
-        Self { settings, rules, ids, random, sessions }
+        Self { settings, rules, ids, random, sessions, timers: timers::Timers::default() }
     }
 
     /// What is known of the brokers while this node leads.
     pub fn sessions(&self) -> Rc<RefCell<Sessions>> {
         self.sessions.clone()
+    }
+
+    /// This node has begun to lead: it knows nothing of the time before.
+    pub fn activate(&mut self, image: &Image, now: Monotonic) {
+        self.sessions.borrow_mut().begin(image, now);
+        if let Some(cluster) = &self.settings.cluster {
+            self.timers = timers::Timers::begin(cluster, now);
+        }
     }
 
     fn stamp(&self) -> Stamp {
@@ -155,7 +173,11 @@ impl Controller {
             Command::CreateTopics(request) => self.create_topics(image, request)?,
             Command::DeleteTopics(request) => self.delete_topics(image, request),
             Command::CreatePartitions(request) => self.create_partitions(image, request)?,
-            Command::AlterConfigs(request) => self.alter_configs(image, request),
+            Command::AlterConfigs(request) => {
+                let decision = self.alter_configs(image, request);
+                self.note_settings(&decision.records, now);
+                decision
+            }
             Command::UpdateFeatures(request) => features::update(image, request)?,
             Command::AllocateProducerIds { broker, epoch } => {
                 brokers::allocate_producer_ids(image, broker, epoch)?
@@ -166,6 +188,17 @@ impl Controller {
             Command::Heartbeat(beat) => self.heartbeat(image, beat)?,
             Command::AlterPartition(request) => {
                 alter_partition::alter_partitions(image, request, &self.stamp())?
+            }
+            Command::ElectLeaders(request) => elect::elect_leaders(image, &request, &self.stamp()),
+            Command::AlterReassignments(request) => {
+                reassign::alter_reassignments(image, &request, &self.stamp())
+            }
+            Command::UnregisterBroker { id } => self.unregister(image, id)?,
+            Command::BalanceLeaders => {
+                Decision { records: self.balance_leaders(image, now), response: Response::Done }
+            }
+            Command::ElectUnclean => {
+                Decision { records: self.elect_unclean_leaders(image, now), response: Response::Done }
             }
         };
         let bytes = check_size(&records)?;
@@ -210,7 +243,7 @@ fn check_size(records: &[Record]) -> Result<usize, Refusal> {
 pub(crate) mod testing {
     //! A controller with its state, as the driver would run it.
 
-    use super::super::command::{Heartbeat, RegisterBroker};
+    use super::super::command::{AlterIsr, AlterPartition, AlteredPartition, Heartbeat, RegisterBroker};
     use super::super::state::State;
     use super::*;
     use crate::base::{BrokerEpoch, BrokerId, LeaderEpoch, PartitionIndex};
@@ -228,7 +261,7 @@ pub(crate) mod testing {
             let invalid = |text: &str| Err(Refusal::new(ErrorCode::InvalidConfig, text));
             match (name, value) {
                 ("retention.ms", Some(value)) if value.parse::<i64>().is_err() => invalid("not a number"),
-                ("retention.ms" | "cleanup.policy", _) => Ok(()),
+                ("retention.ms" | "cleanup.policy" | "unclean.leader.election.enable", _) => Ok(()),
                 ("node.id", _) => Err(Refusal::new(ErrorCode::InvalidRequest, "read-only")),
                 _ => invalid("unknown config"),
             }
@@ -273,7 +306,12 @@ pub(crate) mod testing {
         pub fn of_many(brokers: i32) -> Self {
             let stamp = Stamp { elr: true, min_isr: 1, unclean_election: false };
             let settings = ControllerSettings {
-                cluster: Some(ClusterSettings { session_timeout: Duration::from_secs(10), stamp }),
+                cluster: Some(ClusterSettings {
+                    session_timeout: Duration::from_secs(10),
+                    rebalance_interval: Some(Duration::from_secs(300)),
+                    unclean_interval: Duration::from_secs(60),
+                    stamp,
+                }),
                 ..ControllerSettings::default()
             };
             let ids = IdSource::Seeded(Random::seeded(1));
@@ -323,6 +361,38 @@ pub(crate) mod testing {
             with(&mut beat);
             self.controller.sessions().borrow_mut().touch(beat.id, beat.epoch, self.now);
             self.run(Command::Heartbeat(beat)).map(Response::broker_state)
+        }
+
+        /// The leader of partition 0 says who is in sync with it.
+        pub fn alter_isr(&mut self, name: &str, isr: &[i32]) -> Result<AlteredPartition, ErrorCode> {
+            let image = self.state.image();
+            let topic = image.topic(name).unwrap();
+            let partition = topic.partitions[0].clone();
+            let leader = partition.leader.unwrap();
+            let epoch = |id: BrokerId| image.broker(id).map_or(BrokerEpoch(-1), |broker| broker.epoch);
+            let wanted = AlterIsr {
+                topic: topic.id,
+                index: PartitionIndex(0),
+                leader_epoch: partition.leader_epoch,
+                partition_epoch: partition.partition_epoch,
+                isr: isr.iter().map(|id| (BrokerId(*id), epoch(BrokerId(*id)))).collect(),
+                recovering: false,
+            };
+            let request = AlterPartition { broker: leader, epoch: epoch(leader), partitions: vec![wanted] };
+            self.run(Command::AlterPartition(request))
+                .map_err(|refusal| refusal.code)?
+                .partitions_altered()
+                .remove(0)
+        }
+
+        /// Runs what the controller asks of itself now; how many commands that were.
+        pub fn run_due(&mut self) -> usize {
+            let mut count = 0;
+            while let Some(command) = self.controller.due(self.state.image(), self.now) {
+                self.run(command).unwrap();
+                count += 1;
+            }
+            count
         }
 
         pub fn pass(&mut self, seconds: u64) {

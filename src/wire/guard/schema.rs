@@ -81,6 +81,7 @@ pub fn of(key: ApiKey) -> Option<&'static [Field]> {
         ApiKey::UpdateFeatures => UPDATE_FEATURES,
         ApiKey::DescribeCluster => DESCRIBE_CLUSTER,
         ApiKey::DescribeProducers => TOPICS_WITH_PARTITIONS,
+        ApiKey::UnregisterBroker => UNREGISTER_BROKER,
         ApiKey::DescribeTransactions => DESCRIBE_TRANSACTIONS,
         ApiKey::ListTransactions => LIST_TRANSACTIONS,
         ApiKey::ListConfigResources => LIST_CONFIG_RESOURCES,
@@ -326,6 +327,8 @@ const OFFSET_DELETE: &[Field] =
     &[all(STRING), all(Kind::Array(&[all(STRING), all(Kind::Array(&[all(INT32)]))]))];
 
 const DESCRIBE_CLUSTER: &[Field] = &[all(BOOL), since(1, INT8), since(2, BOOL)];
+
+const UNREGISTER_BROKER: &[Field] = &[all(INT32)];
 
 const LIST_CONFIG_RESOURCES: &[Field] = &[since(1, Kind::ArrayOf(&INT8))];
 

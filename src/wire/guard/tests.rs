@@ -54,6 +54,7 @@ macro_rules! with_request {
             ApiKey::OffsetDelete => $call!(messages::OffsetDeleteRequest),
             ApiKey::DescribeCluster => $call!(messages::DescribeClusterRequest),
             ApiKey::DescribeProducers => $call!(messages::DescribeProducersRequest),
+            ApiKey::UnregisterBroker => $call!(messages::UnregisterBrokerRequest),
             ApiKey::ConsumerGroupHeartbeat => $call!(messages::ConsumerGroupHeartbeatRequest),
             ApiKey::ConsumerGroupDescribe => $call!(messages::ConsumerGroupDescribeRequest),
             ApiKey::ListConfigResources => $call!(messages::ListConfigResourcesRequest),
