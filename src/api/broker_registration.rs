@@ -10,7 +10,7 @@ use kafka_protocol::protocol::Encodable as _;
 
 use super::cluster_view::{broker_id, text};
 use crate::base::{BrokerEpoch, BrokerId};
-use crate::metadata::{Endpoint, FEATURES, Refusal, RegisterBroker};
+use crate::metadata::{Endpoint, FeatureRange, Refusal, RegisterBroker};
 use crate::wire::ErrorCode;
 use crate::wire::read::{DecodeError, Reader};
 use crate::wire::write::EncodeError;
@@ -33,11 +33,11 @@ pub fn request(registration: &RegisterBroker) -> Result<Vec<u8>, EncodeError> {
             .with_port(endpoint.port)
             .with_security_protocol(endpoint.security_protocol)
     });
-    let features = FEATURES.iter().map(|feature| {
+    let features = registration.features.iter().map(|range| {
         Feature::default()
-            .with_name(text(feature.name))
-            .with_min_supported_version(feature.min)
-            .with_max_supported_version(feature.max)
+            .with_name(text(&range.name))
+            .with_min_supported_version(range.min)
+            .with_max_supported_version(range.max)
     });
     let request = BrokerRegistrationRequest::default()
         .with_broker_id(broker_id(registration.id))
@@ -69,10 +69,12 @@ pub fn read_request(body: &Bytes) -> Result<RegisterBroker, DecodeError> {
         reader.skip_tagged_fields(true)?;
         endpoints.push(Endpoint { listener, host, port, security_protocol });
     }
+    let mut features = Vec::new();
     for _ in 0..reader.elements(true, 6)? {
-        reader.string(true)?;
-        reader.skip(4)?;
+        let name = reader.string(true)?.to_owned();
+        let (min, max) = (reader.i16()?, reader.i16()?);
         reader.skip_tagged_fields(true)?;
+        features.push(FeatureRange { name, min, max });
     }
     let rack = reader.nullable_string(true)?.map(str::to_owned);
     reader.bool()?;
@@ -83,7 +85,17 @@ pub fn read_request(body: &Bytes) -> Result<RegisterBroker, DecodeError> {
     let previous_epoch = Some(BrokerEpoch(reader.i64()?)).filter(|epoch| epoch.0 >= 0);
     reader.skip_tagged_fields(true)?;
     let fenced = true;
-    Ok(RegisterBroker { id, cluster_id, incarnation, endpoints, rack, log_dirs, fenced, previous_epoch })
+    Ok(RegisterBroker {
+        id,
+        cluster_id,
+        incarnation,
+        endpoints,
+        rack,
+        log_dirs,
+        features,
+        fenced,
+        previous_epoch,
+    })
 }
 
 /// What the controller answers.
@@ -138,6 +150,10 @@ mod tests {
             endpoints: vec![endpoint("A", 9092), endpoint("B", 65_535)],
             rack: Some("r".to_owned()),
             log_dirs: vec![Uuid::from_u128(6), Uuid::from_u128(7)],
+            features: vec![
+                FeatureRange { name: "f".to_owned(), min: 0, max: 2 },
+                FeatureRange { name: "g".to_owned(), min: -1, max: i16::MAX },
+            ],
             fenced: true,
             previous_epoch: Some(BrokerEpoch(12)),
         }

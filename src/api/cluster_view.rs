@@ -135,6 +135,7 @@ pub(super) mod testing {
             fenced,
             shutting_down: false,
             log_dirs: Vec::new(),
+            features: Vec::new(),
         })
     }
 

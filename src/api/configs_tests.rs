@@ -47,6 +47,7 @@ impl Node {
             endpoints: Vec::new(),
             rack: None,
             log_dirs: Vec::new(),
+            features: Vec::new(),
             fenced: false,
             previous_epoch: None,
         }))

@@ -8,7 +8,7 @@
 use uuid::Uuid;
 
 use super::elections::Transit;
-use super::image::{BrokerImage, ConfigResource, Endpoint, PartitionImage};
+use super::image::{BrokerImage, ConfigResource, ControllerImage, Endpoint, FeatureRange, PartitionImage};
 use super::record::{BrokerChange, PartitionChange, Record, Stamp};
 use crate::base::{BrokerEpoch, BrokerId, LeaderEpoch, PartitionIndex, ProducerId, TopicId, TopicName};
 
@@ -18,6 +18,8 @@ const BATCH_VERSION: u8 = 1;
 const FIRST: u8 = 0;
 /// With what only a cluster has: [`BrokerImage::shutting_down`], [`PartitionImage::transit`].
 const SECOND: u8 = 1;
+/// With [`BrokerImage::features`], too.
+const THIRD: u8 = 2;
 
 /// Why stored bytes are not what was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -151,21 +153,20 @@ impl Writer<'_> {
                 self.text(id);
             }
             Record::BrokerRegistered(broker) => {
-                head_of(self, 1, version(broker.shutting_down));
+                let has_features = !broker.features.is_empty();
+                head_of(self, 1, if has_features { THIRD } else { version(broker.shutting_down) });
                 self.broker(&broker.id);
                 self.signed(broker.epoch.0);
                 self.uuid(&broker.incarnation);
-                self.list(&broker.endpoints, |writer, endpoint| {
-                    writer.text(&endpoint.listener);
-                    writer.text(&endpoint.host);
-                    writer.unsigned(u64::from(endpoint.port));
-                    writer.signed(i64::from(endpoint.security_protocol));
-                });
+                self.list(&broker.endpoints, Self::endpoint);
                 self.option(&broker.rack, |writer, rack| writer.text(rack));
                 self.bool(broker.fenced);
                 self.uuids(&broker.log_dirs);
-                if broker.shutting_down {
-                    self.bool(true);
+                if broker.shutting_down || has_features {
+                    self.bool(broker.shutting_down);
+                }
+                if has_features {
+                    self.list(&broker.features, Self::feature);
                 }
             }
             Record::BrokerFenced { id, epoch } => {
@@ -242,11 +243,46 @@ impl Writer<'_> {
                 self.option(&change.fenced, |writer, fenced| writer.bool(*fenced));
                 self.option(&change.shutting_down, |writer, shutting_down| writer.bool(*shutting_down));
                 self.bool(change.is_unclean);
-                self.bool(change.rules.elr);
-                self.signed(i64::from(change.rules.min_isr));
-                self.bool(change.rules.unclean_election);
+                self.stamp(&change.rules);
+            }
+            Record::DirectoryFailed { broker, epoch, directory, rules } => {
+                head(self, 18);
+                self.broker(broker);
+                self.signed(epoch.0);
+                self.uuid(directory);
+                self.stamp(rules);
+            }
+            Record::ControllerRegistered(controller) => {
+                head(self, 20);
+                self.controller(controller);
             }
         }
+    }
+
+    fn endpoint(&mut self, endpoint: &Endpoint) {
+        self.text(&endpoint.listener);
+        self.text(&endpoint.host);
+        self.unsigned(u64::from(endpoint.port));
+        self.signed(i64::from(endpoint.security_protocol));
+    }
+
+    fn feature(&mut self, feature: &FeatureRange) {
+        self.text(&feature.name);
+        self.signed(i64::from(feature.min));
+        self.signed(i64::from(feature.max));
+    }
+
+    pub(super) fn controller(&mut self, controller: &ControllerImage) {
+        self.broker(&controller.id);
+        self.uuid(&controller.incarnation);
+        self.list(&controller.endpoints, Self::endpoint);
+        self.list(&controller.features, Self::feature);
+    }
+
+    fn stamp(&mut self, rules: &Stamp) {
+        self.bool(rules.elr);
+        self.signed(i64::from(rules.min_isr));
+        self.bool(rules.unclean_election);
     }
 
     fn transit(&mut self, transit: &Transit) {
@@ -382,6 +418,23 @@ impl<'a> Reader<'a> {
         })
     }
 
+    pub(super) fn controller(&mut self) -> Result<ControllerImage, DecodeError> {
+        Ok(ControllerImage {
+            id: self.broker()?,
+            incarnation: self.uuid()?,
+            endpoints: self.list(4, Self::endpoint)?,
+            features: self.list(3, Self::feature)?,
+        })
+    }
+
+    fn stamp(&mut self) -> Result<Stamp, DecodeError> {
+        Ok(Stamp { elr: self.bool()?, min_isr: self.i32()?, unclean_election: self.bool()? })
+    }
+
+    fn feature(&mut self) -> Result<FeatureRange, DecodeError> {
+        Ok(FeatureRange { name: self.text()?.to_owned(), min: self.i16()?, max: self.i16()? })
+    }
+
     fn transit(&mut self) -> Result<Transit, DecodeError> {
         Ok(Transit {
             adding: self.brokers()?.into_vec(),
@@ -396,7 +449,7 @@ impl<'a> Reader<'a> {
         let (kind, version) = (self.u8()?, self.u8()?);
         let has_more = match (kind, version) {
             (_, FIRST) => false,
-            (1 | 6 | 7, SECOND) => true,
+            (1 | 6 | 7, SECOND) | (1, THIRD) => true,
             _ => return Err(DecodeError::Kind { kind, version }),
         };
         Ok(match kind {
@@ -410,6 +463,7 @@ impl<'a> Reader<'a> {
                 fenced: self.bool()?,
                 log_dirs: self.uuids()?,
                 shutting_down: if has_more { self.bool()? } else { false },
+                features: if version == THIRD { self.list(3, Self::feature)? } else { Vec::new() },
             }),
             2 => Record::BrokerFenced { id: self.broker()?, epoch: self.epoch()? },
             3 => Record::BrokerUnfenced { id: self.broker()?, epoch: self.epoch()? },
@@ -455,8 +509,15 @@ impl<'a> Reader<'a> {
                 fenced: self.option(Self::bool)?,
                 shutting_down: self.option(Self::bool)?,
                 is_unclean: self.bool()?,
-                rules: Stamp { elr: self.bool()?, min_isr: self.i32()?, unclean_election: self.bool()? },
+                rules: self.stamp()?,
             }),
+            18 => Record::DirectoryFailed {
+                broker: self.broker()?,
+                epoch: self.epoch()?,
+                directory: self.uuid()?,
+                rules: self.stamp()?,
+            },
+            20 => Record::ControllerRegistered(self.controller()?),
             _ => return Err(DecodeError::Kind { kind, version }),
         })
     }
@@ -496,16 +557,26 @@ mod tests {
         );
         let endpoints = prop::collection::vec(endpoint, 0..4);
         let states = (any::<bool>(), any::<bool>());
-        (any::<i32>(), any::<i64>(), uuid(), endpoints, prop::option::of(".{0,9}"), states, uuids()).prop_map(
-            |(id, epoch, incarnation, endpoints, rack, (fenced, shutting_down), log_dirs)| BrokerImage {
-                id: BrokerId(id),
-                epoch: BrokerEpoch(epoch),
-                incarnation,
-                endpoints,
-                rack,
-                fenced,
-                shutting_down,
-                log_dirs,
+        let feature = (".{0,9}", any::<i16>(), any::<i16>()).prop_map(|(name, min, max)| FeatureRange {
+            name,
+            min,
+            max,
+        });
+        let features = prop::collection::vec(feature, 0..3);
+        let rest = (prop::option::of(".{0,9}"), states, uuids(), features);
+        (any::<i32>(), any::<i64>(), uuid(), endpoints, rest).prop_map(
+            |(id, epoch, incarnation, endpoints, (rack, (fenced, shutting_down), log_dirs, features))| {
+                BrokerImage {
+                    id: BrokerId(id),
+                    epoch: BrokerEpoch(epoch),
+                    incarnation,
+                    endpoints,
+                    rack,
+                    fenced,
+                    shutting_down,
+                    log_dirs,
+                    features,
+                }
             },
         )
     }
@@ -598,6 +669,13 @@ mod tests {
             }),
             (".{0,9}", any::<i16>()).prop_map(|(name, level)| Record::Feature { name, level }),
             broker_change().prop_map(Record::BrokerChanged),
+            (broker_change(), uuid()).prop_map(|(BrokerChange { id, epoch, rules, .. }, directory)| {
+                Record::DirectoryFailed { broker: id, epoch, directory, rules }
+            }),
+            broker().prop_map(|broker| {
+                let BrokerImage { id, incarnation, endpoints, features, .. } = broker;
+                Record::ControllerRegistered(ControllerImage { id, incarnation, endpoints, features })
+            }),
         ]
     }
 

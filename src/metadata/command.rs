@@ -4,7 +4,7 @@
 
 use uuid::Uuid;
 
-use super::image::{ConfigResource, Endpoint};
+use super::image::{ConfigResource, ControllerImage, Endpoint, FeatureRange};
 use crate::base::{BrokerEpoch, BrokerId, LeaderEpoch, PartitionIndex, ProducerId, TopicId, TopicName};
 use crate::wire::ErrorCode;
 
@@ -57,6 +57,15 @@ pub enum Command {
     UnregisterBroker {
         id: BrokerId,
     },
+    /// A controller process of a cluster is there (ControllerRegistration, KIP-919).
+    RegisterController(ControllerImage),
+    AssignDirectories(AssignDirectories),
+    /// A log directory of the broker has failed (KIP-858).
+    DirectoryFailed {
+        broker: BrokerId,
+        epoch: BrokerEpoch,
+        directory: Uuid,
+    },
     /// The first replicas lead again where they may: the controller asks it of itself.
     BalanceLeaders,
     /// Leaders for partitions that have none, where one that may lack records is better than none: of itself, too.
@@ -81,6 +90,9 @@ pub enum CommandKind {
     ElectLeaders,
     AlterReassignments,
     UnregisterBroker,
+    RegisterController,
+    AssignDirectories,
+    DirectoryFailed,
     BalanceLeaders,
     ElectUnclean,
 }
@@ -104,12 +116,15 @@ impl CommandKind {
             CommandKind::ElectLeaders => "elect_leaders",
             CommandKind::AlterReassignments => "alter_reassignments",
             CommandKind::UnregisterBroker => "unregister_broker",
+            CommandKind::RegisterController => "register_controller",
+            CommandKind::AssignDirectories => "assign_directories",
+            CommandKind::DirectoryFailed => "directory_failed",
             CommandKind::BalanceLeaders => "balance_leaders",
             CommandKind::ElectUnclean => "elect_unclean",
         }
     }
 
-    pub const ALL: [CommandKind; 17] = [
+    pub const ALL: [CommandKind; 20] = [
         CommandKind::RegisterBroker,
         CommandKind::FenceBroker,
         CommandKind::UnfenceBroker,
@@ -125,6 +140,9 @@ impl CommandKind {
         CommandKind::ElectLeaders,
         CommandKind::AlterReassignments,
         CommandKind::UnregisterBroker,
+        CommandKind::RegisterController,
+        CommandKind::AssignDirectories,
+        CommandKind::DirectoryFailed,
         CommandKind::BalanceLeaders,
         CommandKind::ElectUnclean,
     ];
@@ -145,10 +163,13 @@ impl CommandKind {
             | CommandKind::AlterPartition
             | CommandKind::ElectLeaders
             | CommandKind::UnregisterBroker
+            | CommandKind::DirectoryFailed
             | CommandKind::ElectUnclean => true,
             CommandKind::CreateTopics
             | CommandKind::CreatePartitions
             | CommandKind::AlterReassignments
+            | CommandKind::RegisterController
+            | CommandKind::AssignDirectories
             | CommandKind::BalanceLeaders
             | CommandKind::UpdateFeatures
             | CommandKind::AllocateProducerIds => false,
@@ -174,6 +195,9 @@ impl Command {
             Command::ElectLeaders(_) => CommandKind::ElectLeaders,
             Command::AlterReassignments(_) => CommandKind::AlterReassignments,
             Command::UnregisterBroker { .. } => CommandKind::UnregisterBroker,
+            Command::RegisterController(_) => CommandKind::RegisterController,
+            Command::AssignDirectories(_) => CommandKind::AssignDirectories,
+            Command::DirectoryFailed { .. } => CommandKind::DirectoryFailed,
             Command::BalanceLeaders => CommandKind::BalanceLeaders,
             Command::ElectUnclean => CommandKind::ElectUnclean,
         }
@@ -191,6 +215,8 @@ pub struct RegisterBroker {
     pub endpoints: Vec<Endpoint>,
     pub rack: Option<String>,
     pub log_dirs: Vec<Uuid>,
+    /// The levels that it can work at.
+    pub features: Vec<FeatureRange>,
     /// Whether it waits for [`Command::UnfenceBroker`] before it leads. In a cluster every broker does, until a
     /// heartbeat says that it is ready.
     pub fenced: bool,
@@ -275,6 +301,14 @@ pub struct AlterReassignments {
     /// Whether a partition may get more or fewer of them (KIP-860).
     pub may_change_factor: bool,
     pub topics: Vec<(String, Vec<Reassignment>)>,
+}
+
+/// A broker tells in which of its log directories replicas are (AssignReplicasToDirs, KIP-858).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AssignDirectories {
+    pub broker: BrokerId,
+    pub epoch: BrokerEpoch,
+    pub directories: Vec<(Uuid, Vec<(TopicId, PartitionIndex)>)>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -426,6 +460,8 @@ pub enum Response {
     /// Of each partition, in the order of the request. That one is not there is told without words: whoever asked knows
     /// its name, which can be long.
     ReassignmentsAltered(Vec<Result<(), Refusal>>),
+    /// Of each replica, in the order of the request.
+    DirectoriesAssigned(Vec<Result<(), ErrorCode>>),
 }
 
 /// Each takes the one variant that the command's kind is answered with.
@@ -489,6 +525,13 @@ impl Response {
     pub fn reassignments_altered(self) -> Vec<Result<(), Refusal>> {
         match self {
             Response::ReassignmentsAltered(results) => results,
+            other => other.of_another_command(),
+        }
+    }
+
+    pub fn directories_assigned(self) -> Vec<Result<(), ErrorCode>> {
+        match self {
+            Response::DirectoriesAssigned(results) => results,
             other => other.of_another_command(),
         }
     }

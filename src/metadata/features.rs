@@ -1,7 +1,7 @@
 //! What the cluster can be finalized to speak (KIP-584): features by their names in Kafka, with the levels that
 //! this version of kuring has.
 
-use super::image::Image;
+use super::image::{FeatureRange, Image};
 
 /// Which group protocols there are: at level 1 the new one of consumers too (KIP-848).
 pub const GROUP_VERSION: &str = "group.version";
@@ -27,6 +27,16 @@ pub const FEATURES: &[Feature] = &[
     Feature { name: SHARE_VERSION, min: 0, max: 1, initial: 1 },
     Feature { name: TRANSACTION_VERSION, min: 0, max: 2, initial: 2 },
 ];
+
+/// What this version of kuring can work at, as a broker tells it with its registration.
+pub fn own_features() -> Vec<FeatureRange> {
+    let range = |feature: &Feature| FeatureRange {
+        name: feature.name.to_owned(),
+        min: feature.min,
+        max: feature.max,
+    };
+    FEATURES.iter().map(range).collect()
+}
 
 /// The features that `image` has at a lower level than a new cluster begins with, each with that level. A cluster that is
 /// older than a feature, or than one of its levels, does not get it by itself: as in Kafka, levels stay until somebody

@@ -25,6 +25,7 @@ pub struct Image {
     pub(super) version: u64,
     pub(super) cluster_id: Arc<str>,
     pub(super) brokers: SortedMap<BrokerId, Arc<BrokerImage>>,
+    pub(super) controllers: SortedMap<BrokerId, Arc<ControllerImage>>,
     pub(super) topics_by_name: SortedMap<TopicName, Arc<TopicImage>>,
     pub(super) topics_by_id: SortedMap<TopicId, Arc<TopicImage>>,
     /// Topics with `.` or `_` in the name, by [`names::collision_key`].
@@ -53,6 +54,15 @@ impl Image {
 
     pub fn broker(&self, id: BrokerId) -> Option<&Arc<BrokerImage>> {
         self.brokers.get(&id)
+    }
+
+    /// The registered controllers of a cluster, by ascending id.
+    pub fn controllers(&self) -> impl Iterator<Item = &Arc<ControllerImage>> {
+        self.controllers.iter().map(|(_, controller)| controller)
+    }
+
+    pub fn controller(&self, id: BrokerId) -> Option<&Arc<ControllerImage>> {
+        self.controllers.get(&id)
     }
 
     pub fn topic(&self, name: &str) -> Option<&Arc<TopicImage>> {
@@ -181,7 +191,7 @@ impl PartitionImage {
     }
 
     /// The log directory of the broker's replica, nil where it is not known.
-    pub(super) fn directory_of(&self, broker: BrokerId) -> Uuid {
+    pub fn directory_of(&self, broker: BrokerId) -> Uuid {
         let mut directories = self.replicas.iter().zip(&self.directories);
         directories.find(|(replica, _)| **replica == broker).map_or(Uuid::nil(), |(_, directory)| *directory)
     }
@@ -209,6 +219,8 @@ pub struct BrokerImage {
     /// It has said that it is about to stop: it leads nothing any more, and is given nothing new.
     pub shutting_down: bool,
     pub log_dirs: Vec<Uuid>,
+    /// The levels that it can work at; empty on a node alone, which is its own controller.
+    pub features: Vec<FeatureRange>,
 }
 
 impl BrokerImage {
@@ -221,6 +233,25 @@ impl BrokerImage {
     pub fn endpoint(&self, listener: &str) -> Option<&Endpoint> {
         self.endpoints.iter().find(|endpoint| endpoint.listener.eq_ignore_ascii_case(listener))
     }
+}
+
+/// A node that may lead the metadata log of a cluster.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ControllerImage {
+    pub id: BrokerId,
+    /// Chosen by the process when it started.
+    pub incarnation: Uuid,
+    pub endpoints: Vec<Endpoint>,
+    /// The levels that it can work at.
+    pub features: Vec<FeatureRange>,
+}
+
+/// The levels of a feature that a node can work at.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FeatureRange {
+    pub name: String,
+    pub min: i16,
+    pub max: i16,
 }
 
 /// An advertised listener.

@@ -23,19 +23,22 @@ mod state;
 pub use changes::Changes;
 pub use codec::{DecodeError, Reader, Writer, decode_records, encode_records};
 pub use command::{
-    AlterConfigs, AlterIsr, AlterPartition, AlterReassignments, AlteredPartition, BrokerState, Command,
-    CommandKind, ConfigChange, ConfigEdit, ConfigOp, CreatePartitions, CreateTopics, CreatedTopic,
-    DeleteTopics, DeletedTopic, ElectLeaders, ElectionKind, FeatureUpdate, Heartbeat, MorePartitions,
-    NewTopic, ProducerIdBlock, Reassignment, Refusal, RegisterBroker, Response, TopicRef, UpdateFeatures,
-    UpgradeType,
+    AlterConfigs, AlterIsr, AlterPartition, AlterReassignments, AlteredPartition, AssignDirectories,
+    BrokerState, Command, CommandKind, ConfigChange, ConfigEdit, ConfigOp, CreatePartitions, CreateTopics,
+    CreatedTopic, DeleteTopics, DeletedTopic, ElectLeaders, ElectionKind, FeatureUpdate, Heartbeat,
+    MorePartitions, NewTopic, ProducerIdBlock, Reassignment, Refusal, RegisterBroker, Response, TopicRef,
+    UpdateFeatures, UpgradeType,
 };
 pub use command_codec::{decode_command, decode_result, encode_command, encode_result};
 pub use controller::{
     ClusterSettings, ConfigRules, Controller, ControllerSettings, IdSource, Outcome, Sessions,
 };
-pub use features::{FEATURES, Feature, GROUP_VERSION, SHARE_VERSION, TRANSACTION_VERSION, below_initial};
+pub use features::{
+    FEATURES, Feature, GROUP_VERSION, SHARE_VERSION, TRANSACTION_VERSION, below_initial, own_features,
+};
 pub use image::{
-    BrokerImage, ConfigResource, Endpoint, Image, LOST_DIRECTORY, Overrides, PartitionImage, TopicImage,
+    BrokerImage, ConfigResource, ControllerImage, Endpoint, FeatureRange, Image, LOST_DIRECTORY, Overrides,
+    PartitionImage, TopicImage,
 };
 pub use kafka::{KafkaMetadata, KafkaMetadataError, SegmentEnd};
 pub use names::{TopicNameError, check_topic_name, is_internal_topic};

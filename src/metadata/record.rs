@@ -8,7 +8,7 @@
 use uuid::Uuid;
 
 use super::elections::Transit;
-use super::image::{BrokerImage, ConfigResource, PartitionImage};
+use super::image::{BrokerImage, ConfigResource, ControllerImage, PartitionImage};
 use crate::base::{BrokerEpoch, BrokerId, PartitionIndex, ProducerId, TopicId, TopicName};
 
 /// One change. In brackets: the record of Apache Kafka's KRaft log that says the like.
@@ -43,6 +43,11 @@ pub enum Record {
     /// A broker of a cluster is fenced, unfenced or about to stop, and its partitions follow by the rule of
     /// `elections`. (`BrokerRegistrationChangeRecord`, with the `PartitionChangeRecord`s that follow)
     BrokerChanged(BrokerChange),
+    /// A broker of a cluster has lost a log directory, and its replicas there follow by the rule of `elections`.
+    /// (`BrokerRegistrationChangeRecord`, with the `PartitionChangeRecord`s before it)
+    DirectoryFailed { broker: BrokerId, epoch: BrokerEpoch, directory: Uuid, rules: Stamp },
+    /// A controller process of a cluster is there. (`RegisterControllerRecord`)
+    ControllerRegistered(ControllerImage),
 }
 
 /// The fields that are `Some` are replaced.

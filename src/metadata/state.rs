@@ -7,7 +7,10 @@ use uuid::Uuid;
 
 use super::codec::{self, DecodeError};
 use super::elections::{self, Election, Rules, Target};
-use super::image::{BrokerImage, ConfigResource, Image, Overrides, PartitionImage, TopicImage};
+use super::image::{
+    BrokerImage, ConfigResource, ControllerImage, Image, LOST_DIRECTORY, Overrides, PartitionImage,
+    TopicImage,
+};
 use super::names;
 use super::record::{BrokerChange, PartitionChange, Record, Stamp};
 use crate::base::{BrokerEpoch, BrokerId, LeaderEpoch, PartitionIndex, TopicId, TopicName};
@@ -90,6 +93,9 @@ impl State {
         for (name, level) in image.features() {
             records.push(Record::Feature { name: name.to_owned(), level });
         }
+        for controller in image.controllers() {
+            records.push(Record::ControllerRegistered(ControllerImage::clone(controller)));
+        }
         for broker in image.brokers() {
             records.push(Record::BrokerRegistered(BrokerImage::clone(broker)));
         }
@@ -162,6 +168,13 @@ impl State {
                 Ok(())
             }
             Record::BrokerChanged(change) => self.change_broker(change),
+            Record::DirectoryFailed { broker, epoch, directory, rules } => {
+                self.fail_directory(*broker, *epoch, *directory, rules)
+            }
+            Record::ControllerRegistered(controller) => {
+                self.image.controllers.insert(controller.id, Arc::new(controller.clone()));
+                Ok(())
+            }
         }
     }
 
@@ -187,6 +200,39 @@ impl State {
                 let mut target = Target::of(partition, partition.transit());
                 target.isr.retain(|other| *other != id);
                 target.unclean = change.is_unclean.then_some(id);
+                target
+            })
+        });
+        Ok(())
+    }
+
+    /// What a broker had in a directory is lost: it leaves what it is in sync with, or has it led by others.
+    fn fail_directory(
+        &mut self,
+        id: BrokerId,
+        epoch: BrokerEpoch,
+        directory: Uuid,
+        stamp: &Stamp,
+    ) -> Result<(), ApplyError> {
+        let mut broker = BrokerImage::clone(self.registered(id, epoch)?);
+        broker.log_dirs.retain(|other| *other != directory);
+        self.image.brokers.insert(id, Arc::new(broker));
+        self.change_partitions(|partition| {
+            let is_there = partition.replicas.contains(&id) && partition.directory_of(id) == directory;
+            is_there.then(|| {
+                let directories = partition.directories_with(id, LOST_DIRECTORY);
+                let partition_epoch = partition.partition_epoch + 1;
+                PartitionImage { directories, partition_epoch, ..partition.clone() }
+            })
+        });
+        self.elect(stamp, |partition| {
+            let transit = partition.transit();
+            let counts =
+                partition.isr.contains(&id) || partition.leader == Some(id) || transit.elr.contains(&id);
+            (counts && partition.is_lost_on(id)).then(|| {
+                let mut target = Target::of(partition, transit);
+                target.isr.retain(|other| *other != id);
+                target.unclean = Some(id);
                 target
             })
         });
@@ -461,6 +507,7 @@ mod tests {
             fenced,
             shutting_down: false,
             log_dirs: Vec::new(),
+            features: Vec::new(),
         })
     }
 

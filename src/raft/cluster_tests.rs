@@ -220,6 +220,7 @@ impl Trio {
                 endpoints: Vec::new(),
                 rack: None,
                 log_dirs: Vec::new(),
+                features: Vec::new(),
                 fenced: false,
                 previous_epoch: None,
             };
@@ -471,6 +472,7 @@ async fn register(trio: &Trio, id: i32) -> crate::base::BrokerEpoch {
         endpoints: Vec::new(),
         rack: None,
         log_dirs: vec![Uuid::from_u128(5000 + id as u128)],
+        features: crate::metadata::own_features(),
         fenced: true,
         previous_epoch: None,
     };

@@ -110,6 +110,7 @@ async fn work(quorum: &Quorum, promised: &mut Promised, random: &mut Random) {
         endpoints: Vec::new(),
         rack: None,
         log_dirs: Vec::new(),
+        features: Vec::new(),
         fenced: false,
         previous_epoch: None,
     };

@@ -29,6 +29,7 @@ async fn register(quorum: &Quorum) -> BrokerEpoch {
         endpoints: Vec::new(),
         rack: None,
         log_dirs: Vec::new(),
+        features: Vec::new(),
         fenced: false,
         previous_epoch: None,
     };

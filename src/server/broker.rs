@@ -348,6 +348,7 @@ impl Leader {
         };
         let mut heartbeats = None;
         if let (Some(cluster), Some(road)) = (&cluster, road) {
+            cluster.register_controller(road.clone(), &config);
             let started = Heartbeats::start(road, publisher.clone(), registration, epoch, &cluster.config);
             Cluster::follow_images(&quorum, publisher.clone(), started.clone());
             heartbeats = Some(started);
@@ -475,6 +476,7 @@ impl Leader {
             endpoints: endpoints.collect(),
             rack: config.rack.clone(),
             log_dirs: self.opened.directories.list.iter().map(|dir| dir.log_dir.id().0).collect(),
+            features: metadata::own_features(),
             fenced: cluster.is_some(),
             previous_epoch: self.opened.previous_epoch,
         }

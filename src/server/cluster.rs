@@ -25,7 +25,10 @@ use crate::io::net::{Acceptor, Listener};
 use crate::io::os::OsFiles;
 use crate::io::runtime::{Queue, sleep, spawn};
 use crate::io::threads::FileThreads;
-use crate::metadata::{Command, Image, Refusal, RegisterBroker, Response, decode_command, encode_result};
+use crate::metadata::{
+    self, Command, ControllerImage, Endpoint, Image, Refusal, RegisterBroker, Response, decode_command,
+    encode_result,
+};
 use crate::peer::{
     self, Answering, Greetings, Identity, Links, PeerError, PeerKey, Request, Roster, Secret, Security,
     Server, Service,
@@ -39,6 +42,8 @@ const OTHERS_MODE: u32 = 0o077;
 const SECRET_BYTES_MAX: usize = 8 << 10;
 
 const REGISTRATION_PAUSE: Duration = Duration::from_millis(50);
+/// Nobody waits for it.
+const CONTROLLER_REGISTRATION_PAUSE: Duration = Duration::from_secs(1);
 
 /// What can be wrong is looked at before anything runs.
 pub(super) struct Prepared {
@@ -212,6 +217,34 @@ impl Cluster {
         failed(format!("{obstacle}, for {:?}", self.config.registration_timeout))
     }
 
+    /// Tells the cluster where this controller is and what it can work at, until somebody takes it.
+    pub(super) fn register_controller(&self, road: Rc<Road>, config: &BrokerConfig) {
+        let identity = self.links.identity();
+        let own = self.config.voters.iter().find(|voter| voter.node == identity.node);
+        let endpoints = config.controller_listeners.first().zip(own).map(|(listener, own)| Endpoint {
+            listener: listener.name.as_str().to_owned(),
+            host: own.host.clone(),
+            port: own.port,
+            security_protocol: listener.protocol.wire_id(),
+        });
+        let controller = ControllerImage {
+            id: identity.node,
+            incarnation: identity.incarnation,
+            endpoints: endpoints.into_iter().collect(),
+            features: metadata::own_features(),
+        };
+        spawn(Queue::Control, "controller registration", async move {
+            while !road.quorum().is_closed() {
+                match road.submit(Command::RegisterController(controller.clone())).await {
+                    Ok(_) => return,
+                    Err(refusal) => tracing::info!("this controller is not registered yet: {refusal}"),
+                }
+                sleep(CONTROLLER_REGISTRATION_PAUSE).await;
+            }
+        })
+        .detach();
+    }
+
     /// Brings every image of the quorum to the shards: changes come from other nodes too. What becomes of a broker the
     /// others are told soon: one that stops waits until all know.
     pub(super) fn follow_images(quorum: &Quorum, publisher: Rc<Publisher>, heartbeats: Rc<Heartbeats>) {
@@ -299,9 +332,11 @@ impl Controllers {
             Command::RegisterBroker(request) => Some(request.id),
             Command::Heartbeat(beat) => Some(beat.id),
             Command::AlterPartition(request) => Some(request.broker),
-            Command::AllocateProducerIds { broker, .. } | Command::ReplicasOffline { broker, .. } => {
-                Some(*broker)
-            }
+            Command::AssignDirectories(request) => Some(request.broker),
+            Command::RegisterController(controller) => Some(controller.id),
+            Command::AllocateProducerIds { broker, .. }
+            | Command::ReplicasOffline { broker, .. }
+            | Command::DirectoryFailed { broker, .. } => Some(*broker),
             _ => None,
         };
         if of.is_some_and(|id| id != from.node) {

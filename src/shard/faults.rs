@@ -41,9 +41,24 @@ impl Shard {
         let shard = self.clone();
         spawn(Queue::Control, "directory failure", async move {
             shard.ask_all(|| Request::DirectoryFailed(directory)).await;
+            shard.report_lost_directory(directory).await;
             shard.report_lost_replicas().await;
         })
         .detach();
+    }
+
+    /// Tells the controller of a cluster that the directory has failed. What it knows to be there is lost with one record;
+    /// the rest is told replica by replica.
+    async fn report_lost_directory(self: &Rc<Self>, directory: usize) {
+        let lost = self.settings.directories.list.get(directory).map(|lost| lost.log_dir.id().0);
+        let Some(lost) = lost.filter(|_| self.has_several_directories()) else { return };
+        let broker = self.settings.broker;
+        let Some(epoch) = self.image().broker(broker).map(|broker| broker.epoch) else { return };
+        let command = Command::DirectoryFailed { broker, epoch, directory: lost };
+        let request = Request::Control(ControlRequest::Command(command));
+        if let Reply::Control(ControlReply::Command(Err(refusal))) = self.ask(ShardId(0), request).await {
+            tracing::warn!("the controller does not take the news of a lost directory at once: {refusal}");
+        }
     }
 
     /// Tells the controller which of this broker's replicas are not served because of their disk: they lead no

@@ -53,7 +53,7 @@ impl Shard {
             wanted.extend(self.mine(topic, 0).map(|key| (key, topic.clone())));
         }
         for (before, after) in &changes.topics_changed {
-            wanted.extend(self.come_to_me(before, after).map(|key| (key, after.clone())));
+            wanted.extend(self.come_to_me(before, after).into_iter().map(|key| (key, after.clone())));
             self.update_roles(after);
             for key in self.come_to_me(after, before) {
                 self.give_up_role(key, after);
@@ -124,16 +124,20 @@ impl Shard {
         })
     }
 
-    /// The keys of the partitions that live on this shard in `after`, and did not in `before`.
-    fn come_to_me(
-        &self,
-        before: &Arc<TopicImage>,
-        after: &Arc<TopicImage>,
-    ) -> impl Iterator<Item = PartitionKey> + use<> {
-        let (broker, before) = (self.settings.broker, before.clone());
-        self.mine(after, 0).filter(move |key| {
-            partition_image(&before, *key).is_none_or(|partition| !partition.replicas.contains(&broker))
-        })
+    /// The keys of the partitions that live on this shard in `after`, and did not in `before`. Of the same topic: most
+    /// partitions are the same in both.
+    fn come_to_me(&self, before: &TopicImage, after: &TopicImage) -> Vec<PartitionKey> {
+        let broker = self.settings.broker;
+        let has = |partition: &PartitionImage| partition.replicas.contains(&broker);
+        let comes = |index: &usize| match (before.partitions.get(*index), &after.partitions[*index]) {
+            (Some(old), new) if Arc::ptr_eq(old, new) => false,
+            (Some(old), new) => has(new) && !has(old),
+            (None, new) => has(new),
+        };
+        let come = (0..after.partitions.len()).filter(comes);
+        let keys =
+            come.map(|index| PartitionKey { topic: after.id, partition: PartitionIndex(index as i32) });
+        keys.filter(|key| self.owner(*key) == self.id).collect()
     }
 
     /// The topics whose settings these resources have a part in.
@@ -299,6 +303,7 @@ impl Shard {
                 if let Some(image) = partition_image(topic, key) {
                     self.take_role(replica, image);
                 }
+                self.tell_directory(replica);
                 source.put_aside().for_each(|entry| directories.forget_found(entry));
                 self.look_for_jobs(replica);
                 if source.was_moved() {

@@ -35,6 +35,7 @@ mod shares;
 mod space;
 mod throttle;
 mod timers;
+mod whereabouts;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
@@ -250,6 +251,8 @@ pub struct Shard {
     brokers: Brokers,
     /// Who is to be in sync, on the way to the controller.
     proposals: isr::Proposals,
+    /// In which directories replicas are, on the way to the controller.
+    whereabouts: whereabouts::Whereabouts,
     /// What follows other brokers.
     follows: roles::Follows,
     /// Partitions with followers that were appended to in this turn.
@@ -308,6 +311,7 @@ impl Shard {
             dirty: RefCell::default(),
             brokers,
             proposals: isr::Proposals::default(),
+            whereabouts: whereabouts::Whereabouts::default(),
             follows: roles::Follows::default(),
             grown: RefCell::default(),
             fresh_appends: RefCell::default(),

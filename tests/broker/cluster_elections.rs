@@ -416,3 +416,40 @@ fn a_broker_that_is_taken_out_is_forgotten_and_may_come_back() {
     cluster.await_brokers(&[1, 2, 3]);
     await_all_in_sync(&cluster, "t");
 }
+
+#[test]
+fn what_is_lost_with_a_log_directory_is_led_by_others_and_the_rest_stays() {
+    if Broker::is_kafka() {
+        return;
+    }
+    let settings = [
+        ("log.dirs", "~/data,~/second"),
+        ("kuring.reserve.bytes", "0"),
+        ("replica.high.watermark.checkpoint.interval.ms", "500"),
+    ];
+    let cluster = Cluster::start_with(&settings);
+    cluster.await_brokers(&[1, 2, 3]);
+    let (controller, victim, other) = roles(&cluster);
+    let replicas = [victim, other, controller];
+    create(&cluster, "t", &[&replicas, &replicas, &replicas, &replicas, &replicas, &replicas]);
+    await_all_in_sync(&cluster, "t");
+    let node = &cluster.nodes[victim as usize - 1];
+    let second = node.home().join("second");
+    let lost: BTreeSet<usize> = (0..6).filter(|n| second.join(format!("t-{n}")).exists()).collect();
+    assert!(!lost.is_empty() && lost.len() < 6, "both directories are used: {lost:?}");
+    // Nothing can be made in it any more.
+    std::fs::rename(&second, node.home().join("away")).expect("it is ours");
+    std::fs::write(&second, "not a directory").expect("it is ours");
+    create(&cluster, "u", &[&[victim], &[victim], &[victim], &[victim]]);
+    eventually("others lead what is lost", || {
+        let found = leaders(&cluster, "t");
+        lost.iter().all(|partition| found[*partition] == other).then_some(())
+    });
+    for (partition, found) in described(&cluster, "t").iter().enumerate() {
+        if lost.contains(&partition) {
+            assert!(!set(&found.isr_nodes).contains(&victim), "{found:?}");
+        } else {
+            assert_eq!(found.leader_id.0, victim, "{found:?}");
+        }
+    }
+}

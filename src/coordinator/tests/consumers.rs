@@ -43,6 +43,7 @@ impl Cluster {
             fenced: false,
             shutting_down: false,
             log_dirs: Vec::new(),
+            features: Vec::new(),
         };
         cluster.apply(vec![Record::Cluster { id: "c".into() }, Record::BrokerRegistered(broker)]);
         for (name, partitions) in topics {

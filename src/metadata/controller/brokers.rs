@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::super::command::{ProducerIdBlock, Refusal, RegisterBroker, Response};
 use super::super::elections::{self, Rules, Target};
 use super::super::features::FEATURES;
-use super::super::image::{BrokerImage, Image, LOST_DIRECTORY};
+use super::super::image::{BrokerImage, ControllerImage, Image, LOST_DIRECTORY};
 use super::super::record::{BrokerChange, PartitionChange, Record, Stamp};
 use super::super::state::TopicSettings;
 use super::{Controller, Decision, heartbeats};
@@ -25,7 +25,9 @@ pub(super) fn register(image: &Image, request: RegisterBroker) -> Result<Decisio
     check_cluster(image, &request)?;
     let epoch = next_epoch(image);
     let fenced = request.fenced;
-    let mut records = vec![Record::BrokerRegistered(broker_of(request, epoch, fenced))];
+    // It is its own controller: what it can work at is known.
+    let broker = BrokerImage { features: Vec::new(), ..broker_of(request, epoch, fenced) };
+    let mut records = vec![Record::BrokerRegistered(broker)];
     records.extend(first_features(image));
     Ok(Decision { records, response: Response::BrokerRegistered { epoch } })
 }
@@ -42,6 +44,7 @@ impl Controller {
     ) -> Result<Decision, Refusal> {
         check_cluster(image, &request)?;
         check_directories(image, &request)?;
+        check_features(image, &request)?;
         let (id, mut records) = (request.id, Vec::new());
         let mut sessions = self.sessions.borrow_mut();
         let known = image.broker(id);
@@ -133,6 +136,16 @@ impl Controller {
     }
 }
 
+/// A controller says where it is and what it can work at (`ClusterControlManager.registerController`).
+pub(super) fn register_controller(image: &Image, controller: ControllerImage) -> Decision {
+    let is_known = image.controller(controller.id).is_some_and(|known| **known == controller);
+    let records = match is_known {
+        true => Vec::new(),
+        false => vec![Record::ControllerRegistered(controller)],
+    };
+    Decision { records, response: Response::Done }
+}
+
 fn check_cluster(image: &Image, request: &RegisterBroker) -> Result<(), Refusal> {
     if request.cluster_id == image.cluster_id() {
         return Ok(());
@@ -164,6 +177,26 @@ fn check_directories(image: &Image, request: &RegisterBroker) -> Result<(), Refu
     Ok(())
 }
 
+/// A broker must be able to work at every level that is finalized (`processRegistrationFeature`).
+fn check_features(image: &Image, request: &RegisterBroker) -> Result<(), Refusal> {
+    let finalized = image.features().map(|(name, level)| {
+        let range = request.features.iter().find(|range| range.name == name);
+        (name, level, range.map_or((0, 0), |range| (range.min, range.max)))
+    });
+    let others = request.features.iter().filter(|range| image.feature(&range.name).is_none());
+    let others = others.map(|range| (range.name.as_str(), 0, (range.min, range.max)));
+    for (name, level, (min, max)) in finalized.chain(others) {
+        if !(min..=max).contains(&level) {
+            let text = format!(
+                "Unable to register because the broker does not support finalized version {level} of {name}. The broker \
+                 wants a version between {min} and {max}, inclusive."
+            );
+            return Err(Refusal::new(ErrorCode::UnsupportedVersion, text));
+        }
+    }
+    Ok(())
+}
+
 /// The entry's own index is at least this, so the next registration's epoch is greater; and whoever has an image of
 /// this version or a later one has the registration.
 fn next_epoch(image: &Image) -> BrokerEpoch {
@@ -180,6 +213,7 @@ fn broker_of(request: RegisterBroker, epoch: BrokerEpoch, fenced: bool) -> Broke
         fenced,
         shutting_down: false,
         log_dirs: request.log_dirs,
+        features: request.features,
     }
 }
 
@@ -293,6 +327,7 @@ mod tests {
             endpoints: Vec::new(),
             rack: None,
             log_dirs: Vec::new(),
+            features: Vec::new(),
             fenced: false,
             previous_epoch: None,
         };
@@ -338,6 +373,41 @@ mod tests {
         let after = partition(&cluster, 1);
         assert_eq!((after.leader, after.is_lost_on(broker)), (Some(broker), false));
         assert!(after.leader_epoch > before.leader_epoch);
+    }
+
+    #[test]
+    fn a_broker_that_cannot_work_at_a_finalized_level_is_refused() {
+        use super::super::super::image::FeatureRange;
+        let mut cluster = Cluster::of_many(1);
+        let code = |cluster: &mut Cluster, change: fn(&mut Vec<FeatureRange>)| {
+            let mut request = cluster.registration(2, None);
+            change(&mut request.features);
+            let registered = cluster.run(Command::RegisterBroker(request));
+            registered.map(drop).map_err(|refusal| refusal.code)
+        };
+        let new = |min, max| FeatureRange { name: "new".to_owned(), min, max };
+        let refused = Err(ErrorCode::UnsupportedVersion);
+        assert_eq!(code(&mut cluster, |features| features[2].max = 1), refused, "transactions are at 2");
+        assert_eq!(
+            code(&mut cluster, |features| features.truncate(2)),
+            refused,
+            "it does not know it at all"
+        );
+        assert_eq!(code(&mut cluster, |features| features[2].min = 3), refused);
+        assert_eq!(
+            code(&mut cluster, |features| {
+                let range = FeatureRange { name: "new".to_owned(), min: 1, max: 2 };
+                features.push(range);
+            }),
+            refused,
+            "it cannot be without what is not finalized"
+        );
+        let mut request = cluster.registration(2, None);
+        request.features.push(new(0, 2));
+        request.features[2].max = 9;
+        cluster.run(Command::RegisterBroker(request.clone())).unwrap();
+        let known = cluster.state.image().broker(BrokerId(2)).unwrap().features.clone();
+        assert_eq!(known, request.features);
     }
 
     #[test]

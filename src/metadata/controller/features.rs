@@ -38,6 +38,9 @@ fn check(image: &Image, update: &FeatureUpdate) -> Result<(), Refusal> {
     if !(feature.min..=feature.max).contains(level) {
         return refuse(&format!("The controller only supports versions {}-{}", feature.min, feature.max));
     }
+    if let Some(broker) = without(image, name, *level) {
+        return refuse(&broker);
+    }
     let current = image.feature(name).unwrap_or(0);
     match (*level < current, *level > current, *upgrade == UpgradeType::Upgrade) {
         (true, _, true) => refuse(
@@ -47,6 +50,20 @@ fn check(image: &Image, update: &FeatureUpdate) -> Result<(), Refusal> {
         (_, true, false) => refuse("Can't downgrade to a newer version."),
         _ => Ok(()),
     }
+}
+
+/// A registered node that cannot work at the level, in words; fenced brokers count, too: they may come back. One that has
+/// not said at what it can is of a node alone.
+fn without(image: &Image, name: &str, level: i16) -> Option<String> {
+    let brokers = image.brokers().map(|broker| ("Broker", broker.id, &broker.features));
+    let controllers = image.controllers().map(|node| ("Controller", node.id, &node.features));
+    let mut nodes = brokers.chain(controllers).filter(|(_, _, features)| !features.is_empty());
+    nodes.find_map(|(what, id, features)| match features.iter().find(|range| range.name == name) {
+        Some(range) if (range.min..=range.max).contains(&level) => None,
+        Some(range) => Some(format!("{what} {id} only supports versions {}-{}", range.min, range.max)),
+        None if level == 0 => None,
+        None => Some(format!("{what} {id} does not support this feature.")),
+    })
 }
 
 #[cfg(test)]
@@ -96,5 +113,48 @@ mod tests {
         assert_eq!(level(&cluster), Some(1));
         assert_eq!(cluster.state.image().feature(GROUP_VERSION), None);
         assert_eq!(below(&cluster), [(GROUP_VERSION, 0), (TRANSACTION_VERSION, 1)]);
+    }
+    #[test]
+    fn no_level_is_finalized_that_a_registered_broker_cannot_work_at() {
+        let mut cluster = Cluster::of_many(1);
+        let lowered = update(TRANSACTION_VERSION, 1, UpgradeType::SafeDowngrade, false);
+        cluster.run(lowered).unwrap();
+        let mut old = cluster.registration(2, None);
+        old.features[2].max = 1;
+        cluster.run(Command::RegisterBroker(old)).unwrap();
+        let raised = || update(TRANSACTION_VERSION, 2, UpgradeType::Upgrade, false);
+        let refusal = cluster.run(raised()).unwrap_err();
+        assert_eq!(refusal.code, ErrorCode::InvalidUpdateVersion);
+        assert!(refusal.message.ends_with("Broker 2 only supports versions 0-1"), "{}", refusal.message);
+        let id = crate::base::BrokerId(2);
+        cluster.run(Command::UnregisterBroker { id }).unwrap();
+        let mut features = crate::metadata::own_features();
+        features[2].max = 1;
+        let controller = crate::metadata::ControllerImage {
+            id,
+            incarnation: uuid::Uuid::from_u128(5),
+            endpoints: Vec::new(),
+            features,
+        };
+        let mut register = |controller| cluster.run(Command::RegisterController(controller)).unwrap();
+        register(controller.clone());
+        let version = cluster.state.image().version();
+        assert_eq!(cluster.state.image().controller(id).unwrap().features[2].max, 1);
+        let refusal = cluster.run(raised()).unwrap_err();
+        assert!(refusal.message.ends_with("Controller 2 only supports versions 0-1"), "{}", refusal.message);
+        let newer =
+            crate::metadata::ControllerImage { features: crate::metadata::own_features(), ..controller };
+        cluster.run(Command::RegisterController(newer.clone())).unwrap();
+        assert!(cluster.state.image().version() > version);
+        cluster.run(raised()).unwrap();
+        let again = cluster.controller.handle(
+            cluster.state.image(),
+            Command::RegisterController(newer.clone()),
+            cluster.now,
+        );
+        assert_eq!(again.unwrap().records, [], "told twice it is written once");
+        let bytes = cluster.state.encode();
+        let copy = crate::metadata::State::decode(1, &bytes).unwrap();
+        assert_eq!(copy.image().controller(id).map(|known| (**known).clone()), Some(newer));
     }
 }

@@ -18,6 +18,7 @@ fn broker(fenced: bool, shutting_down: bool) -> BrokerImage {
         fenced,
         shutting_down,
         log_dirs: Vec::new(),
+        features: Vec::new(),
     }
 }
 

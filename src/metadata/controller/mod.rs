@@ -6,6 +6,7 @@
 mod alter_partition;
 mod brokers;
 mod configs;
+mod directories;
 mod elect;
 mod features;
 mod heartbeats;
@@ -194,6 +195,11 @@ impl Controller {
                 reassign::alter_reassignments(image, &request, &self.stamp())
             }
             Command::UnregisterBroker { id } => self.unregister(image, id)?,
+            Command::RegisterController(controller) => brokers::register_controller(image, controller),
+            Command::AssignDirectories(request) => directories::assign(image, &request, &self.stamp())?,
+            Command::DirectoryFailed { broker, epoch, directory } => {
+                directories::fail(image, broker, epoch, directory, &self.stamp())?
+            }
             Command::BalanceLeaders => {
                 Decision { records: self.balance_leaders(image, now), response: Response::Done }
             }
@@ -244,6 +250,7 @@ pub(crate) mod testing {
     //! A controller with its state, as the driver would run it.
 
     use super::super::command::{AlterIsr, AlterPartition, AlteredPartition, Heartbeat, RegisterBroker};
+    use super::super::features::own_features;
     use super::super::state::State;
     use super::*;
     use crate::base::{BrokerEpoch, BrokerId, LeaderEpoch, PartitionIndex};
@@ -333,6 +340,7 @@ pub(crate) mod testing {
             RegisterBroker {
                 incarnation: Uuid::from_u128(incarnation),
                 log_dirs: vec![Uuid::from_u128(1000 + id as u128)],
+                features: own_features(),
                 fenced: true,
                 previous_epoch: previous,
                 ..Self::request(id)
@@ -437,6 +445,7 @@ pub(crate) mod testing {
                 endpoints: Vec::new(),
                 rack: None,
                 log_dirs: Vec::new(),
+                features: Vec::new(),
                 fenced: false,
                 previous_epoch: None,
             }

@@ -326,6 +326,7 @@ impl Mover {
         let (replica, shard) = (&self.replica, &self.shard);
         let Copy { log, dir } = copy;
         replica.set_directory(self.under_way.directory);
+        shard.tell_directory(replica);
         self.directories().count_partition(from, -1);
         shard.forget_unflushed(replica);
         let mut new = Some(log);
