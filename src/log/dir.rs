@@ -28,6 +28,12 @@ const CLEAN_BYTES_MAX: usize = 4096;
 const LOCK_FILE: &str = ".lock";
 const PARTITION_FILE: &str = "partition.metadata";
 
+/// Fewer directories are looked into by the calling thread alone.
+const LOOKED_INTO_TOGETHER_MIN: usize = 256;
+
+/// Beyond the processors, for those that wait for the disk.
+const LOOKING_THREADS: usize = 8;
+
 /// `meta.properties` and `partition.metadata` are a few lines; more is damage.
 const PROPERTIES_BYTES_MAX: usize = 64 << 10;
 
@@ -357,40 +363,15 @@ impl<F: Files> LogDir<F> {
         let high_watermarks = self.read_checkpoint(Checkpoint::HighWatermark)?.unwrap_or_default();
         let log_starts = self.read_checkpoint(Checkpoint::LogStart)?.unwrap_or_default();
         let cleaned = self.read_checkpoint(Checkpoint::Cleaner)?.unwrap_or_default();
+        let noted = Noted { recovery_points, high_watermarks, log_starts, cleaned };
         let (mut partitions, mut futures, mut deleted) = (Vec::new(), Vec::new(), Vec::new());
-        for entry in self.files.list(&self.path).context("list", &self.path)? {
-            if !entry.is_dir {
-                continue;
-            }
-            let dir = self.path.join(&entry.name);
-            let place = PartitionDir::parse(&entry.name);
-            let is_future = matches!(place, Some(PartitionDir::Future(_)));
-            match place {
-                Some(PartitionDir::Delete) => deleted.push(dir),
-                Some(PartitionDir::Live(topic_partition) | PartitionDir::Future(topic_partition)) => {
-                    let offset = |offsets: &HashMap<TopicPartition, Offset>| {
-                        offsets.get(&topic_partition).copied().unwrap_or(Offset::ZERO)
-                    };
-                    let moved = self.read_note(&dir)?;
-                    let has_recovery_point =
-                        moved.is_some() || recovery_points.contains_key(&topic_partition);
-                    let found = FoundPartition {
-                        topic_id: self.read_partition_metadata(&dir)?,
-                        moved,
-                        dir,
-                        recovery_point: offset(&recovery_points),
-                        high_watermark: offset(&high_watermarks),
-                        log_start: offset(&log_starts),
-                        cleaned: cleaned.get(&topic_partition).copied(),
-                        gaps: match has_recovery_point {
-                            true => Gaps::BelowRecoveryPoint,
-                            false => Gaps::Anywhere,
-                        },
-                        topic_partition,
-                    };
-                    if is_future { &mut futures } else { &mut partitions }.push(found);
-                }
-                Some(PartitionDir::Stray) | None => {}
+        let entries = self.files.list(&self.path).context("list", &self.path)?;
+        let dirs: Vec<_> = entries.into_iter().filter(|entry| entry.is_dir).map(|entry| entry.name).collect();
+        for (name, found) in self.look_into(&dirs, &noted)? {
+            match PartitionDir::parse(name) {
+                Some(PartitionDir::Delete) => deleted.push(self.path.join(name)),
+                Some(PartitionDir::Future(_)) => futures.extend(found),
+                _ => partitions.extend(found),
             }
         }
         if clean {
@@ -398,6 +379,60 @@ impl<F: Files> LogDir<F> {
             self.sync()?;
         }
         Ok(Found { clean, clean_epoch, partitions, futures, deleted })
+    }
+
+    /// What each of the directories in `names` has of a partition, in their order. By several threads where they are many:
+    /// two files of each are opened, which may have to be found on the disk.
+    fn look_into<'a>(
+        &self,
+        names: &'a [String],
+        noted: &Noted,
+    ) -> Result<Vec<(&'a str, Option<FoundPartition>)>, DirError> {
+        let look = |name: &'a String| Ok((name.as_str(), self.look_into_one(name, noted)?));
+        if names.len() < LOOKED_INTO_TOGETHER_MIN {
+            return names.iter().map(look).collect();
+        }
+        let part = names.len().div_ceil(LOOKING_THREADS);
+        std::thread::scope(|scope| {
+            let look = &look;
+            let parts: Vec<_> = names
+                .chunks(part)
+                .map(|part| scope.spawn(move || part.iter().map(look).collect::<Result<Vec<_>, _>>()))
+                .collect();
+            let mut all = Vec::with_capacity(names.len());
+            for part in parts {
+                all.append(&mut part.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
+            }
+            Ok(all)
+        })
+    }
+
+    fn look_into_one(&self, name: &str, noted: &Noted) -> Result<Option<FoundPartition>, DirError> {
+        let Some(PartitionDir::Live(topic_partition) | PartitionDir::Future(topic_partition)) =
+            PartitionDir::parse(name)
+        else {
+            return Ok(None);
+        };
+        let dir = self.path.join(name);
+        let offset = |offsets: &HashMap<TopicPartition, Offset>| {
+            offsets.get(&topic_partition).copied().unwrap_or(Offset::ZERO)
+        };
+        let moved = self.read_note(&dir)?;
+        let has_recovery_point = moved.is_some() || noted.recovery_points.contains_key(&topic_partition);
+        Ok(Some(FoundPartition {
+            topic_id: self.read_partition_metadata(&dir)?,
+            moved,
+            dir,
+            recovery_point: offset(&noted.recovery_points),
+            high_watermark: offset(&noted.high_watermarks),
+            log_start: offset(&noted.log_starts),
+            cleaned: noted.cleaned.get(&topic_partition).copied(),
+            gaps: match has_recovery_point {
+                true => Gaps::BelowRecoveryPoint,
+                false => Gaps::Anywhere,
+            },
+            topic_partition,
+        }))
     }
 
     /// `None`: there is no such file, or it is damaged.
@@ -434,6 +469,14 @@ impl<F: Files> LogDir<F> {
             other => Err(problem(&path, format!("version {other}; only 0 is supported"))),
         }
     }
+}
+
+/// What the checkpoint files say of the partitions.
+struct Noted {
+    recovery_points: HashMap<TopicPartition, Offset>,
+    high_watermarks: HashMap<TopicPartition, Offset>,
+    log_starts: HashMap<TopicPartition, Offset>,
+    cleaned: HashMap<TopicPartition, Offset>,
 }
 
 fn problem(path: &Path, problem: impl Into<String>) -> DirError {
@@ -541,6 +584,38 @@ mod tests {
         let (_, found) = open(&files).unwrap();
         assert!(!found.clean && found.clean_epoch.is_none(), "the marker counts once");
         assert!(found.deleted.is_empty());
+    }
+
+    #[test]
+    fn many_partitions_are_looked_into_by_threads_and_found_in_order() {
+        let files = MemFiles::new(1);
+        let (dir, _) = open(&files).unwrap();
+        let count = 2 * LOOKED_INTO_TOGETHER_MIN as u32 + 3;
+        let partition = |number| TopicPartition::new("t", PartitionIndex(number as i32));
+        let id = |number| TopicId(uuid::Uuid::from_u128(u128::from(number)));
+        for number in 1..=count {
+            dir.create_partition(&partition(number), id(number)).unwrap();
+        }
+        let deleted = dir.rename_deleted(&partition(7)).unwrap();
+        let future = dir.create_future(&partition(7), id(7)).unwrap();
+        dir.write_checkpoint(Checkpoint::RecoveryPoint, &[(partition(count), Offset(9))]).unwrap();
+        let (_, found) = open(&files).unwrap();
+        assert_eq!((found.deleted, found.partitions.len()), (vec![deleted], count as usize - 1));
+        assert_eq!(found.futures.iter().map(|found| &found.dir).collect::<Vec<_>>(), [&future]);
+        let listed: Vec<_> = files.list(dir.path()).unwrap();
+        let listed = listed.iter().map(|entry| dir.path().join(&entry.name));
+        let listed: Vec<_> =
+            listed.filter(|dir| found.partitions.iter().any(|found| found.dir == *dir)).collect();
+        assert_eq!(found.partitions.iter().map(|found| found.dir.clone()).collect::<Vec<_>>(), listed);
+        for found in &found.partitions {
+            let number = found.topic_partition.partition.0 as u32;
+            assert_eq!(found.topic_id, Some(id(number)), "{}", found.topic_partition);
+            assert_eq!(found.recovery_point, Offset(if number == count { 9 } else { 0 }));
+        }
+        // What one of the threads finds wrong is told.
+        let damaged = dir.partition_dir(&partition(count / 2)).join(PARTITION_FILE);
+        files.write_atomically(&damaged, b"version: 7\n").unwrap();
+        assert!(open(&files).unwrap_err().to_string().contains("version 7"));
     }
 
     #[test]

@@ -85,8 +85,11 @@ impl<F: Files> Log<F> {
             options;
         let files = &context.files;
         create_dir(files, &dir)?;
-        let Listing { logs, mut snapshots, transaction_indexes } = tidy::tidy(files, &dir)?;
-        let (mut epochs, epochs_lost) = read_epochs(files, &dir)?;
+        let Listing { logs, mut snapshots, transaction_indexes, has_epochs } = tidy::tidy(files, &dir)?;
+        let (mut epochs, epochs_lost) = match has_epochs {
+            true => read_epochs(files, &dir)?,
+            false => (Epochs::default(), false),
+        };
         // Without the file the epochs are gathered from all batches.
         let trusted = if epochs_lost { Offset::ZERO } else { recovery_point };
         let loader = Loader {
@@ -310,6 +313,12 @@ impl<F: Files> Loader<'_, F> {
     /// The last segment after a clean shutdown.
     fn load_active(&self, base: Offset) -> Result<(Segment<F>, bool), OpenError> {
         let (file, size) = self.open_log(base)?;
+        if size == 0 {
+            // Whatever its index files hold speaks of nothing. There may be a hundred thousand such logs.
+            let mut segment = self.segment(base, 0, Table::new(), Table::new());
+            self.note_modified(&mut segment, &file)?;
+            return Ok((segment, false));
+        }
         let path = names::file(self.dir, base, FileKind::Log);
         let Some((index, times)) = self.load_indexes(base, size, Offset(i64::MAX))? else {
             return self.recover(base, &mut Epochs::default(), true);

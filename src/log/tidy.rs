@@ -13,7 +13,7 @@ use crate::wire::record::{BatchHead, HEAD_LEN, LOG_OVERHEAD, MAGIC};
 use super::error::Context;
 use super::names::{self, FileKind, FileName, Stage};
 use super::scan::{Scan, Step};
-use super::{LogError, jobs};
+use super::{LogError, checkpoint, jobs};
 
 /// What there is to load.
 pub(super) struct Listing {
@@ -23,20 +23,22 @@ pub(super) struct Listing {
     pub snapshots: Vec<Offset>,
     /// Base offsets of the segments that have a transaction index, ascending.
     pub transaction_indexes: Vec<Offset>,
+    /// There is a file of leader epochs.
+    pub has_epochs: bool,
 }
 
 type Named = (FileName, String);
 
 /// Tidies up and lists what remains.
 pub(super) fn tidy<F: Files>(files: &F, dir: &Path) -> Result<Listing, LogError> {
-    let mut names = list(files, dir)?;
+    let (mut names, has_epochs) = list(files, dir)?;
     let count = names.len();
     let in_progress = |(name, _): &Named| name.stage != Stage::Live || name.kind == FileKind::Spare;
     if names.iter().any(in_progress) {
         remove_unfinished(files, dir, &names)?;
         finish_swaps(files, dir)?;
         name_spares(files, dir)?;
-        names = list(files, dir)?;
+        names = list(files, dir)?.0;
     }
     let live = |kind| {
         let of_kind = names.iter().filter(move |(name, _)| name.kind == kind && name.stage == Stage::Live);
@@ -55,20 +57,20 @@ pub(super) fn tidy<F: Files>(files: &F, dir: &Path) -> Result<Listing, LogError>
     if names.len() != count || !orphans.is_empty() {
         files.sync_dir(dir).context("sync", dir)?;
     }
-    Ok(Listing { logs, snapshots, transaction_indexes })
+    Ok(Listing { logs, snapshots, transaction_indexes, has_epochs })
 }
 
-/// In ascending order: base offsets have 20 digits.
-fn list<F: Files>(files: &F, dir: &Path) -> Result<Vec<Named>, LogError> {
-    let mut names: Vec<Named> = files
-        .list(dir)
-        .context("list", dir)?
+/// In ascending order: base offsets have 20 digits. And whether there is a file of leader epochs.
+fn list<F: Files>(files: &F, dir: &Path) -> Result<(Vec<Named>, bool), LogError> {
+    let entries = files.list(dir).context("list", dir)?;
+    let has_epochs = entries.iter().any(|entry| entry.name == checkpoint::EPOCHS_FILE);
+    let mut names: Vec<Named> = entries
         .into_iter()
         .filter(|entry| !entry.is_dir)
         .filter_map(|entry| FileName::parse(&entry.name).map(|name| (name, entry.name)))
         .collect();
     names.sort_by_key(|(name, _)| name.base);
-    Ok(names)
+    Ok((names, has_epochs))
 }
 
 /// Removes what was to be deleted, outputs of a compaction that was not finished, and the finished ones that
@@ -87,7 +89,7 @@ fn remove_unfinished<F: Files>(files: &F, dir: &Path, names: &[Named]) -> Result
 
 /// Finished outputs of a compaction take the place of the segments they were made from.
 fn finish_swaps<F: Files>(files: &F, dir: &Path) -> Result<(), LogError> {
-    let names = list(files, dir)?;
+    let (names, _) = list(files, dir)?;
     let swaps: Vec<&Named> = names.iter().filter(|(name, _)| name.stage == Stage::Swap).collect();
     let mut replaced: Option<(Offset, Offset)> = None;
     for (name, text) in swaps.iter().filter(|(name, _)| name.kind == FileKind::Log) {
@@ -124,7 +126,7 @@ fn next_offset<F: Files>(files: &F, path: &Path, base: Offset) -> Result<Offset,
 
 /// A spare file that a roll had taken has batches: it gets the name of the first one's offset. Others go.
 fn name_spares<F: Files>(files: &F, dir: &Path) -> Result<(), LogError> {
-    for (name, text) in list(files, dir)? {
+    for (name, text) in list(files, dir)?.0 {
         if name.kind != FileKind::Spare {
             continue;
         }
