@@ -133,6 +133,10 @@ fn answer(
         Ok(()) => {
             ReassignablePartitionResponse::default().with_partition_index(index).with_error_message(None)
         }
+        // Kafka sends no words that every client has for the code (`ApiError.fromThrowable`).
+        Err(refusal) if refusal.code == ErrorCode::NoReassignmentInProgress => {
+            refused(wanted, &refusal).with_error_message(None)
+        }
         Err(mut refusal) => {
             if refusal.message.is_empty() {
                 refusal.message = match is_there {
@@ -231,11 +235,13 @@ mod tests {
         let wanted = ReassignablePartition::default().with_partition_index(7);
         let unknown = || Err(Refusal::new(ErrorCode::UnknownTopicOrPartition, ""));
         let other = Err(Refusal::new(ErrorCode::InvalidReplicaAssignment, "why"));
+        let none = Err(Refusal::new(ErrorCode::NoReassignmentInProgress, "why"));
         for (is_there, result, code, words) in [
             (true, Ok(()), 0, None),
             (true, unknown(), 3, Some("Unable to find partition t:7.")),
             (false, unknown(), 3, Some("Unable to find a topic named t.")),
             (true, other, 39, Some("why")),
+            (true, none, 85, None),
         ] {
             let made = answer("t", is_there, &wanted, result);
             assert_eq!((made.partition_index, made.error_code), (7, code));

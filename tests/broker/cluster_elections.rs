@@ -17,6 +17,7 @@ use kafka_protocol::messages::{
 };
 use rdkafka::producer::FutureProducer;
 
+use super::admin::metric_with;
 use super::cluster::{Cluster, partitions};
 use super::harness::client::{Client, Send};
 use super::harness::raw::{Raw, name};
@@ -433,6 +434,15 @@ fn what_is_lost_with_a_log_directory_is_led_by_others_and_the_rest_stays() {
     let replicas = [victim, other, controller];
     create(&cluster, "t", &[&replicas, &replicas, &replicas, &replicas, &replicas, &replicas]);
     await_all_in_sync(&cluster, "t");
+    let commands = |kind: &str| {
+        let counted = |(_, node): (usize, &Broker)| {
+            metric_with(node, "kuring_controller_commands_total", &[("command", kind)])
+        };
+        cluster.running().map(counted).sum::<u64>()
+    };
+    eventually("the controller was told where replicas are", || {
+        (commands("assign_directories") > 0).then_some(())
+    });
     let node = &cluster.nodes[victim as usize - 1];
     let second = node.home().join("second");
     let lost: BTreeSet<usize> = (0..6).filter(|n| second.join(format!("t-{n}")).exists()).collect();
@@ -452,4 +462,5 @@ fn what_is_lost_with_a_log_directory_is_led_by_others_and_the_rest_stays() {
             assert_eq!(found.leader_id.0, victim, "{found:?}");
         }
     }
+    assert_eq!(commands("directory_failed"), 1);
 }
