@@ -15,6 +15,7 @@ use kafka_protocol::messages::{
     AlterPartitionReassignmentsRequest, CreateTopicsRequest, ElectLeadersRequest,
     ListPartitionReassignmentsRequest, UnregisterBrokerRequest,
 };
+use kuring::base::random::Random;
 use rdkafka::producer::FutureProducer;
 
 use super::admin::metric_with;
@@ -463,4 +464,51 @@ fn what_is_lost_with_a_log_directory_is_led_by_others_and_the_rest_stays() {
         }
     }
     assert_eq!(commands("directory_failed"), 1);
+}
+
+/// Aims that change before they are reached, come back to where the partition was a moment ago, and are given up; the
+/// controller is killed in between.
+#[test]
+fn a_partition_whose_aim_changes_all_the_time_loses_nothing() {
+    if Broker::is_kafka() {
+        return;
+    }
+    const SEED: u64 = 12;
+    let mut cluster = Cluster::start();
+    cluster.await_brokers(&[1, 2, 3]);
+    create(&cluster, "t", &[&[1, 2]]);
+    let client = Client::of_all(cluster.running().map(|(_, node)| node.bootstrap()));
+    client.await_partitions("t", 1);
+    let producer = client.producer(&[("enable.idempotence", "true"), ("message.timeout.ms", "120000")]);
+    let stop = AtomicBool::new(false);
+    let mut random = Random::seeded(SEED);
+    let aims: [&[i32]; 8] = [&[1, 2], &[2, 1], &[2, 3], &[3, 2], &[1, 3], &[3, 1], &[1, 2, 3], &[3, 1, 2]];
+    let values = std::thread::scope(|scope| {
+        let sending = scope.spawn(|| produce_until(&client, &producer, "t", &stop));
+        for round in 0..40 {
+            match random.next_u64() % 9 {
+                8 => {
+                    let code = reassign(&cluster, "t", None);
+                    assert!([NONE, NO_REASSIGNMENT_IN_PROGRESS].contains(&code), "{code}");
+                }
+                aim => assert_eq!(reassign(&cluster, "t", Some(aims[aim as usize])), NONE),
+            }
+            std::thread::sleep(Duration::from_millis(random.next_u64() % 60));
+            if round == 20 {
+                let (controller, _, _) = roles(&cluster);
+                kill(&mut cluster, controller);
+                await_without(&cluster, controller);
+                cluster.start_stopped();
+                cluster.await_brokers(&[1, 2, 3]);
+            }
+        }
+        assert_eq!(reassign(&cluster, "t", Some(&[3, 1])), NONE);
+        await_replicas(&cluster, "t", &[3, 1]);
+        stop.store(true, Ordering::Relaxed);
+        sending.join().expect("all was acknowledged")
+    });
+    println!("{} records acknowledged", values.len());
+    await_none_under_way(&cluster);
+    await_logs(&cluster, "t", &[3, 1]);
+    check(&cluster, "t", &values);
 }

@@ -369,6 +369,7 @@ public class Tools extends Frame {
     static void cluster() throws Exception {
         tool("cluster", "cluster-id").ok().matches("Cluster ID: \\S{22}");
         tool("cluster", "list-endpoints").ok().has("127.0.0.1", bootstrap.split(":")[1]);
+        tool("cluster", "unregister", "--id", 99).failed().has("Broker ID 99 is not currently registered");
     }
 
     static void apiVersions() throws Exception {
