@@ -393,7 +393,7 @@ pub async fn alter_offsets(
         Err(code) => {
             return AlterShareGroupOffsetsResponse::default()
                 .with_error_code(code.code())
-                .with_error_message(Some(StrBytes::from_string(code.to_string())));
+                .with_error_message(of_group(code, &group, "is not a share group"));
         }
     };
     let made = make_share_topic(client).await;
@@ -419,8 +419,7 @@ pub async fn alter_offsets(
             partitions.push(
                 AlterShareGroupOffsetsResponsePartition::default()
                     .with_partition_index(index.0)
-                    .with_error_code(super::code(altered.err()))
-                    .with_error_message(altered.err().map(|code| StrBytes::from_string(code.to_string()))),
+                    .with_error_code(super::code(altered.err())),
             );
         }
         responses.push(
@@ -441,6 +440,12 @@ pub async fn alter_offsets(
         Ok(_) => response,
         Err(code) => response.with_error_code(code.code()),
     }
+}
+
+/// Kafka's words where it has some of its own; else a client says what the code means.
+fn of_group(code: ErrorCode, group: &GroupId, what: &str) -> Option<StrBytes> {
+    let is_told = code == ErrorCode::GroupIdNotFound;
+    is_told.then(|| StrBytes::from_string(format!("Group {} {what}.", group.0)))
 }
 
 fn has(topic: &TopicImage, index: PartitionIndex) -> bool {
@@ -466,12 +471,13 @@ pub async fn delete_offsets(
     header: &RequestHeader,
     request: DeleteShareGroupOffsetsRequest,
 ) -> DeleteShareGroupOffsetsResponse {
-    let refuse = |code: ErrorCode| {
-        DeleteShareGroupOffsetsResponse::default()
-            .with_error_code(code.code())
-            .with_error_message(Some(StrBytes::from_string(code.to_string())))
-    };
     let group = request.group_id.clone();
+    let refuse =
+        |code: ErrorCode| {
+            DeleteShareGroupOffsetsResponse::default()
+                .with_error_code(code.code())
+                .with_error_message(of_group(code, &group, "not found"))
+        };
     let state = match ask(client, header, Request::ShareState(group.clone())).await {
         Response::ShareState(Ok(state)) if !state.is_empty => return refuse(ErrorCode::NonEmptyGroup),
         Response::ShareState(Ok(state)) => state,
@@ -492,7 +498,7 @@ pub async fn delete_offsets(
             Err((id, code, message)) => response
                 .with_topic_id(id.0)
                 .with_error_code(code.code())
-                .with_error_message(Some(StrBytes::from_string(message))),
+                .with_error_message(message.map(StrBytes::from_static_str)),
         });
     }
     let response = DeleteShareGroupOffsetsResponse::default().with_responses(responses);
@@ -511,16 +517,16 @@ async fn delete_topic(
     group: &GroupId,
     name: &str,
     partitions: &Named,
-) -> Result<TopicId, (TopicId, ErrorCode, String)> {
+) -> Result<TopicId, (TopicId, ErrorCode, Option<&'static str>)> {
     let unknown = ErrorCode::UnknownTopicOrPartition;
-    let topic = image.topic(name).ok_or_else(|| (TopicId::ZERO, unknown, unknown.to_string()))?;
+    let topic = image.topic(name).ok_or((TopicId::ZERO, unknown, None))?;
     let Some(named) = partitions.get(&topic.id) else {
-        return Err((topic.id, unknown, "There is no offset information to delete.".to_owned()));
+        return Err((topic.id, unknown, Some("There is no offset information to delete.")));
     };
     let of_topic = Named::from([(topic.id, named.clone())]);
     let requests = keys_of(group, &of_topic).map(|key| share_state::Request::Delete { key }).collect();
     for response in ask_states(client, requests).await {
-        changed(response).map_err(|code| (topic.id, code, code.to_string()))?;
+        changed(response).map_err(|code| (topic.id, code, None))?;
     }
     fence(client, group, keys_of(group, &of_topic)).await;
     Ok(topic.id)

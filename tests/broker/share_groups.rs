@@ -534,7 +534,7 @@ fn administrators_see_and_move_the_positions_of_a_group_that_nobody_reads() {
     assert_eq!(&*described.groups[0].assignor_name, "simple");
     assert_eq!(described.groups[1].error_code, GROUP_ID_NOT_FOUND);
 
-    let alter = |raw: &mut Raw, start| {
+    let alter = |raw: &mut Raw, id, start| {
         let partition = AlterShareGroupOffsetsRequestPartition::default()
             .with_partition_index(0)
             .with_start_offset(start);
@@ -542,21 +542,25 @@ fn administrators_see_and_move_the_positions_of_a_group_that_nobody_reads() {
             .with_topic_name(TopicName(text("t")))
             .with_partitions(vec![partition]);
         let request =
-            AlterShareGroupOffsetsRequest::default().with_group_id(group("g")).with_topics(vec![topic]);
+            AlterShareGroupOffsetsRequest::default().with_group_id(group(id)).with_topics(vec![topic]);
         let response = raw.call(0, &request);
         let of_partition = response.responses.first().map(|topic| topic.partitions[0].error_code);
         (response.error_code, of_partition)
     };
-    assert_eq!(alter(&mut raw, 1).0, NON_EMPTY_GROUP);
+    assert_eq!(alter(&mut raw, "g", 1).0, NON_EMPTY_GROUP);
     member.end_session();
     member.leave();
-    assert_eq!(alter(&mut raw, 1), (OK, Some(OK)));
+    assert_eq!(alter(&mut raw, "g", 1), (OK, Some(OK)));
     assert_eq!(positions(&mut raw, "g"), (OK, vec![(0, 1)]));
     let mut member = Member::join(&broker, "g", "t");
     assert_eq!(offsets(&member.gather(3)), [1, 2, 3]);
     member.settle(0, 1, 1, ACCEPT);
     member.end_session();
     member.leave();
+    // A group that is not there yet is made.
+    assert_eq!(alter(&mut raw, "new", 2), (OK, Some(OK)));
+    assert_eq!(positions(&mut raw, "new"), (OK, vec![(0, 2)]));
+    assert_eq!(offsets(&Member::join(&broker, "new", "t").gather(2)), [2, 3]);
 
     let delete = |raw: &mut Raw| {
         let topic = DeleteShareGroupOffsetsRequestTopic::default().with_topic_name(TopicName(text("t")));

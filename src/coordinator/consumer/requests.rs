@@ -454,7 +454,7 @@ impl Partition {
         if let Some(group) = self.consumers.get(&id.0) {
             return group.describe(default, turn.topics);
         }
-        let message = match self.groups.contains_key(&id.0) {
+        let message = match self.groups.contains_key(&id.0) || self.shares.contains_key(&id.0) {
             true => format!("Group {} is not a consumer group.", id.0),
             false => format!("Group {} not found.", id.0),
         };

@@ -285,7 +285,8 @@ impl Coordinator {
         None
     }
 
-    /// A new epoch for a group without members, for states that are to be made anew under it.
+    /// A new epoch for a group without members, for states that are to be made anew under it. One that is not there is made,
+    /// as by Kafka: its positions are set before anybody reads.
     pub(in crate::coordinator) fn share_bump(
         &mut self,
         index: PartitionIndex,
@@ -294,8 +295,16 @@ impl Coordinator {
         now: Now,
     ) -> Option<Response> {
         let (partition, _) = self.parts(index, now)?;
-        let Some(group) = partition.shares.get(&id.0) else {
-            return Some(Response::ShareChanged(Err(ErrorCode::GroupIdNotFound)));
+        let is_other = partition.groups.contains_key(&id.0) || partition.consumers.contains_key(&id.0);
+        let founded;
+        let (group, founds) = match partition.shares.get(&id.0) {
+            Some(group) => (group, false),
+            None if is_other => return Some(Response::ShareChanged(Err(ErrorCode::GroupIdNotFound))),
+            None if id.0.is_empty() => return Some(Response::ShareChanged(Err(ErrorCode::InvalidGroupId))),
+            None => {
+                founded = ShareGroup::new(copy_text(&id.0));
+                (&founded, true)
+            }
         };
         if !group.is_empty() {
             return Some(Response::ShareChanged(Err(ErrorCode::NonEmptyGroup)));
@@ -304,7 +313,7 @@ impl Coordinator {
         draft.bump(group.metadata_hash);
         let reply = Some((token, Response::ShareChanged(Ok(draft.group.epoch.0))));
         let applied = Applied::to(draft.group.id);
-        let write = share_write(draft.records, applied, false);
+        let write = share_write(draft.records, applied, founds);
         self.submit_all(index, [Write { reply, ..write }], now);
         None
     }

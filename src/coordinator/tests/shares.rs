@@ -291,6 +291,11 @@ fn other_protocols_do_not_get_into_a_share_group_nor_it_into_theirs() {
     assert_eq!((code, &*message), (ErrorCode::GroupIdNotFound.code(), "Group g is not a share group."));
     let described = world.describe();
     assert_eq!(described.error_message.as_deref(), Some("Group g is not a share group."));
+
+    let mut world = World::new(&[("t", 1)]);
+    world.join("a", &["t"]);
+    let described = world.harness.describe_consumer();
+    assert_eq!(described.error_message.as_deref(), Some("Group g is not a consumer group."));
 }
 
 #[test]
@@ -343,6 +348,21 @@ fn positions_are_set_anew_under_a_new_epoch_while_nobody_reads() {
     assert_eq!(topics(&mut world), ["u"]);
     world.harness.restart();
     assert_eq!(topics(&mut world), ["u"]);
+}
+
+#[test]
+fn setting_positions_makes_a_group_unless_another_kind_has_the_id() {
+    let mut world = World::new(&[("t", 1)]);
+    assert_eq!(world.harness.call(Request::ShareBump(group())), Response::ShareChanged(Ok(1)));
+    world.harness.restart();
+    assert_eq!(&*world.describe().group_state, "Empty");
+    assert_eq!(world.harness.call(Request::ShareBump(group())), Response::ShareChanged(Ok(2)));
+    let nobody = Request::ShareBump(GroupId::default());
+    let refused = |error| Response::ShareChanged(Err(error));
+    assert_eq!(world.harness.call(nobody), refused(ErrorCode::InvalidGroupId));
+    let mut world = World::new(&[("t", 1)]);
+    world.harness.stable_group(1);
+    assert_eq!(world.harness.call(Request::ShareBump(group())), refused(ErrorCode::GroupIdNotFound));
 }
 
 #[test]
