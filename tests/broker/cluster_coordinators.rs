@@ -20,6 +20,7 @@ use rdkafka::{Message as _, Offset, TopicPartitionList};
 
 use super::cluster::{Cluster, partitions};
 use super::exactly_once::{put, read};
+use super::exactly_once_kills::{Copier, PARTITIONS, copied};
 use super::harness::client::{Client, Send};
 use super::harness::raw::{Raw, name};
 use super::harness::{Broker, PATIENCE};
@@ -40,6 +41,9 @@ const SETTINGS: [(&str, &str); 9] = [
 
 /// How long a fail-over may take with all that clients do about it: the machine is busy.
 const FAILOVER_PATIENCE: Duration = Duration::from_secs(150);
+
+/// Two fail-overs, about.
+const STANDSTILL_MAX: Duration = Duration::from_secs(35);
 
 const NOT_COORDINATOR: i16 = 16;
 const CLUSTER_AUTHORIZATION_FAILED: i16 = 31;
@@ -359,6 +363,88 @@ fn transactions_end_on_all_leaders_and_their_offsets_with_them() {
             assert_eq!(values.iter().collect::<BTreeSet<_>>().len(), values.len());
         })
     });
+}
+
+fn start_copier(cluster: &Cluster) -> Copier {
+    let bootstrap: Vec<&str> = cluster.running().map(|(_, node)| node.bootstrap()).collect();
+    Copier::start(&bootstrap.join(","))
+}
+
+/// Waits until so many inputs are copied. A copier that stands still is killed, and another one takes its place:
+/// librdkafka 2.12 waits without an end, and asks nobody, for a group coordinator that it remembers and that is gone
+/// (`rd_kafka_coord_req_fsm` goes on only when a connection comes up or breaks, whatever time
+/// `rd_kafka_send_offsets_to_transaction` was given).
+fn await_copied(cluster: &Cluster, copier: &mut Copier, count: i64) {
+    let client = client(cluster);
+    let (mut before, mut since) = (-1, Instant::now());
+    at_last(&format!("{count} inputs are copied"), || {
+        let now = copied(&client);
+        if now != before {
+            (before, since) = (now, Instant::now());
+        } else if since.elapsed() > STANDSTILL_MAX {
+            println!("the copier stands still at {now}: another one");
+            (*copier, since) = (start_copier(cluster), Instant::now());
+        }
+        (now >= count).then_some(())
+    });
+}
+
+#[test]
+fn each_input_is_copied_once_though_coordinators_and_leaders_are_killed() {
+    if Broker::is_kafka() {
+        return;
+    }
+    const TOPICS: [&str; 5] = ["in", "out-a", "out-b", "__consumer_offsets", "__transaction_state"];
+    let mut cluster = Cluster::start_with(&SETTINGS);
+    cluster.await_brokers(&[1, 2, 3]);
+    for topic in &TOPICS[..3] {
+        create(&cluster, topic, PARTITIONS);
+    }
+    let all = client(&cluster);
+    let mut copier = start_copier(&cluster);
+    let producer = all.producer(&[("enable.idempotence", "true"), ("message.timeout.ms", "120000")]);
+    let mut inputs = Vec::new();
+    let mut feed = || {
+        let first = inputs.len();
+        let values: Vec<String> = (first..first + 30).map(|number| format!("v{number:05}")).collect();
+        let sends: Vec<Send> = values
+            .iter()
+            .zip(first..)
+            .map(|(value, number)| Send::value(value.as_str()).to(number as i32 % PARTITIONS))
+            .collect();
+        all.send(&producer, "in", &sends);
+        inputs.extend(values);
+        inputs.len() as i64
+    };
+    let fed = feed();
+    await_copied(&cluster, &mut copier, fed / 2);
+    for kill in ["coordinator", "leader", "coordinator"] {
+        let fed = feed();
+        let victim = match kill {
+            "leader" => {
+                let found = partitions(&mut Raw::connect(&cluster.nodes[0]), "out-a").expect("it is there");
+                let first = found.iter().find(|partition| partition.partition_index == 0);
+                first.expect("its first partition").leader_id.0 as usize - 1
+            }
+            _ => coordinator(&cluster, TRANSACTION, "copier"),
+        };
+        cluster.nodes[victim].kill();
+        let begun = Instant::now();
+        await_copied(&cluster, &mut copier, fed);
+        println!("{kill} {} killed, all is copied after {:?}", victim + 1, begun.elapsed());
+        heal(&mut cluster, &TOPICS);
+    }
+    let fed = feed();
+    await_copied(&cluster, &mut copier, fed);
+    // Nodes come back with other ports: the first ones may be nobody's by now.
+    let all = client(&cluster);
+    for topic in ["out-a", "out-b"] {
+        at_last("the markers are everywhere", || {
+            let mut values = read(&all, topic, PARTITIONS, "read_committed");
+            values.sort_unstable();
+            (values.len() >= inputs.len()).then(|| assert_eq!(values, inputs, "{topic}"))
+        });
+    }
 }
 
 /// What a member of a share group gets of each partition, where that is led, within the patience; all of it is accepted.

@@ -20,15 +20,16 @@ use crate::exactly_once::{ONE_REPLICA, put, read};
 use crate::harness::client::{Client, Send};
 use crate::harness::raw::Raw;
 use crate::harness::{Broker, PATIENCE, eventually};
-use crate::held::{self, hold, release};
 
 /// Set in the process that copies: where the broker is.
 const COPIER: &str = "KURING_TEST_COPIER";
-const PARTITIONS: i32 = 2;
+pub const PARTITIONS: i32 = 2;
 /// Inputs between two kills.
 const INPUTS: usize = 20;
 /// One partition each: their markers are held back one by one.
 static MARKED: [&str; 3] = ["marked-0", "marked-1", "marked-2"];
+/// What holds markers back, and all other writes that wait for replicas.
+const TOO_FEW_REPLICAS: (&str, &str) = ("min.insync.replicas", "2");
 
 fn kills() -> usize {
     std::env::var("KURING_TXN_KILLS").map_or(9, |kills| kills.parse().expect("a number of kills"))
@@ -41,7 +42,7 @@ fn seed() -> u64 {
     }
 }
 
-/// Not a test of its own: the process that [`Run::start_copier`] starts, until it is killed.
+/// Not a test of its own: the process that [`Copier::start`] starts, until it is killed.
 #[test]
 fn copier_of_the_kills() {
     let Ok(bootstrap) = std::env::var(COPIER) else { return };
@@ -120,10 +121,36 @@ fn rewind(consumer: &BaseConsumer) -> Result<(), KafkaError> {
     Ok(())
 }
 
+/// A process that copies, until it is dropped.
+pub struct Copier(Child);
+
+impl Copier {
+    pub fn start(bootstrap: &str) -> Self {
+        let program = std::env::current_exe().expect("this program");
+        let copier = Command::new(program)
+            .args(["--exact", "exactly_once_kills::copier_of_the_kills", "--nocapture"])
+            .env(COPIER, bootstrap)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("this program runs");
+        Self(copier)
+    }
+}
+
+impl Drop for Copier {
+    fn drop(&mut self) {
+        // It may have ended: then there is nothing to kill.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 struct Run {
     broker: Broker,
     random: Random,
-    copier: Option<Child>,
+    copier: Option<Copier>,
     inputs: usize,
     /// Values of the transactions that were killed between their markers.
     marked: Vec<String>,
@@ -132,10 +159,7 @@ struct Run {
 
 impl Run {
     fn new(seed: u64) -> Self {
-        let settings: Vec<(&str, &str)> = ONE_REPLICA.into_iter().chain(held::SETTINGS).collect();
-        let mut broker = Broker::stopped(2, &settings);
-        held::prepare(&broker);
-        broker.start_again(2);
+        let broker = Broker::with(2, &ONE_REPLICA);
         let client = Client::of(&broker);
         for topic in ["in", "out-a", "out-b"] {
             client.create_topic(topic, PARTITIONS, &[]);
@@ -164,26 +188,13 @@ impl Run {
     }
 
     fn start_copier(&mut self) {
-        if self.copier.is_some() {
-            return;
+        if self.copier.is_none() {
+            self.copier = Some(Copier::start(self.broker.bootstrap()));
         }
-        let program = std::env::current_exe().expect("this program");
-        let copier = Command::new(program)
-            .args(["--exact", "exactly_once_kills::copier_of_the_kills", "--nocapture"])
-            .env(COPIER, self.broker.bootstrap())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("this program runs");
-        self.copier = Some(copier);
     }
 
     fn stop_copier(&mut self) {
-        if let Some(mut copier) = self.copier.take() {
-            copier.kill().expect("the child is ours");
-            copier.wait().expect("the child is ours");
-        }
+        drop(self.copier.take());
     }
 
     fn kill(&mut self, number: usize) {
@@ -205,7 +216,6 @@ impl Run {
 
     fn restart(&mut self) {
         self.broker.kill();
-        held::prepare(&self.broker);
         self.broker.start_again(2);
     }
 
@@ -229,7 +239,7 @@ impl Run {
         }
         producer.flush(PATIENCE).expect("written");
         for topic in held {
-            hold(&self.broker, topic);
+            raw.set_topic_config(topic, TOO_FEW_REPLICAS.0, Some(TOO_FEW_REPLICAS.1));
         }
         producer.commit_transaction(PATIENCE).expect("decided");
         self.marked.push(value);
@@ -248,7 +258,7 @@ impl Run {
         assert_eq!(state(&mut raw, "marked"), "PrepareCommit");
         for topic in held {
             assert_eq!(read(&client, topic, 1, "read_committed").len(), self.marked.len() - 1, "{topic}");
-            release(&self.broker, topic);
+            raw.set_topic_config(topic, TOO_FEW_REPLICAS.0, None);
         }
         there(&client, &MARKED, self.marked.len());
         eventually("CompleteCommit", || (state(&mut raw, "marked") == "CompleteCommit").then_some(()));
@@ -279,17 +289,8 @@ impl Run {
     }
 }
 
-impl Drop for Run {
-    fn drop(&mut self) {
-        if let Some(mut copier) = self.copier.take() {
-            let _ = copier.kill();
-            let _ = copier.wait();
-        }
-    }
-}
-
 /// The inputs that the copier has committed.
-fn copied(client: &Client) -> i64 {
+pub fn copied(client: &Client) -> i64 {
     let consumer: BaseConsumer = client.config(&[("group.id", "copier")]).create().expect("a consumer");
     let mut asked = TopicPartitionList::new();
     for partition in 0..PARTITIONS {
