@@ -292,6 +292,14 @@ fn roles(cluster: &Cluster) -> (i32, i32, i32) {
     (controller + 1, (controller + 1) % 3 + 1, (controller + 2) % 3 + 1)
 }
 
+/// How many commands of a kind the controllers have carried out.
+fn commands(cluster: &Cluster, kind: &str) -> u64 {
+    let counted = |(_, node): (usize, &Broker)| {
+        metric_with(node, "kuring_controller_commands_total", &[("command", kind)])
+    };
+    cluster.running().map(counted).sum()
+}
+
 fn kill(cluster: &mut Cluster, id: i32) {
     cluster.nodes[id as usize - 1].kill();
 }
@@ -374,16 +382,27 @@ fn a_replica_that_is_behind_leads_only_when_somebody_takes_that_upon_himself() {
     let mut cluster = Cluster::start();
     cluster.await_brokers(&[1, 2, 3]);
     let (controller, first, second) = roles(&cluster);
-    create(&cluster, "t", &[&[first, second]]);
+    for topic in ["t", "by-setting"] {
+        create(&cluster, topic, &[&[first, second]]);
+    }
     kill(&mut cluster, second);
     await_without(&cluster, second);
-    eventually("the first is alone in sync", || {
-        (ids(&described(&cluster, "t")[0].isr_nodes) == [first]).then_some(())
-    });
+    for topic in ["t", "by-setting"] {
+        eventually("the first is alone in sync", || {
+            (ids(&described(&cluster, topic)[0].isr_nodes) == [first]).then_some(())
+        });
+    }
     kill(&mut cluster, first);
     cluster.nodes[second as usize - 1].start_again(1);
     let asked = &cluster.nodes[controller as usize - 1];
-    eventually("nobody leads", || (leaders(&cluster, "t") == [-1]).then_some(()));
+    for topic in ["t", "by-setting"] {
+        eventually("nobody leads", || (leaders(&cluster, topic) == [-1]).then_some(()));
+    }
+    Raw::connect(asked).set_topic_config("by-setting", "unclean.leader.election.enable", Some("true"));
+    eventually("it leads at once where the topic says so", || {
+        (leaders(&cluster, "by-setting") == [second]).then_some(())
+    });
+    assert_eq!(leaders(&cluster, "t"), [-1]);
     assert_eq!(elect(asked, PREFERRED, Some(("t", &[0]))), [(0, 80)]);
     assert_eq!(elect(asked, UNCLEAN, Some(("t", &[0]))), [(0, NONE)]);
     eventually("the one that is behind leads", || (leaders(&cluster, "t") == [second]).then_some(()));
@@ -417,6 +436,12 @@ fn a_broker_that_is_taken_out_is_forgotten_and_may_come_back() {
     cluster.start_stopped();
     cluster.await_brokers(&[1, 2, 3]);
     await_all_in_sync(&cluster, "t");
+    // One that lives is told with its next heartbeat, and registers anew.
+    let before = commands(&cluster, "register_broker");
+    assert_eq!(unregister(&cluster), NONE);
+    eventually("it registers anew", || (commands(&cluster, "register_broker") > before).then_some(()));
+    cluster.await_brokers(&[1, 2, 3]);
+    await_all_in_sync(&cluster, "t");
 }
 
 #[test]
@@ -435,14 +460,8 @@ fn what_is_lost_with_a_log_directory_is_led_by_others_and_the_rest_stays() {
     let replicas = [victim, other, controller];
     create(&cluster, "t", &[&replicas, &replicas, &replicas, &replicas, &replicas, &replicas]);
     await_all_in_sync(&cluster, "t");
-    let commands = |kind: &str| {
-        let counted = |(_, node): (usize, &Broker)| {
-            metric_with(node, "kuring_controller_commands_total", &[("command", kind)])
-        };
-        cluster.running().map(counted).sum::<u64>()
-    };
     eventually("the controller was told where replicas are", || {
-        (commands("assign_directories") > 0).then_some(())
+        (commands(&cluster, "assign_directories") > 0).then_some(())
     });
     let node = &cluster.nodes[victim as usize - 1];
     let second = node.home().join("second");
@@ -463,7 +482,7 @@ fn what_is_lost_with_a_log_directory_is_led_by_others_and_the_rest_stays() {
             assert_eq!(found.leader_id.0, victim, "{found:?}");
         }
     }
-    assert_eq!(commands("directory_failed"), 1);
+    assert_eq!(commands(&cluster, "directory_failed"), 1);
 }
 
 /// Aims that change before they are reached, come back to where the partition was a moment ago, and are given up; the
