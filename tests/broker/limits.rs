@@ -438,15 +438,15 @@ fn an_answer_that_would_be_too_long_is_cut_and_others_are_served_meanwhile() {
         .with_resources(resources)
         .with_include_synonyms(true)
         .with_include_documentation(true);
-    raw.send(4, &request);
     let mut bystander = Raw::connect(&broker);
-    let mut slowest = Duration::ZERO;
+    raw.send(4, &request);
+    let mut served = 0;
     while limit_hits(&broker, "answer_bytes") == 0.0 {
-        let start = Instant::now();
         assert!(works(&mut bystander));
-        slowest = slowest.max(start.elapsed());
+        served += 1;
     }
-    assert!(slowest < Duration::from_secs(2), "{slowest:?}");
+    // One or two come through before it is begun.
+    assert!(served > 4, "only {served} requests");
     match raw.answer(PATIENCE) {
         Answer::Frame(frame) => assert!(frame.len() < 128 << 20, "{}", frame.len()),
         other => panic!("{other:?}"),

@@ -230,6 +230,8 @@ fn build() -> io::Result<IoUring> {
         .setup_cqsize(COMPLETIONS)
         .setup_single_issuer()
         .setup_defer_taskrun()
+        // Else nothing says that there is news to be told, and a shard that does not sleep never asks for it.
+        .setup_taskrun_flag()
         .build(ENTRIES);
     match tells_when_asked {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {

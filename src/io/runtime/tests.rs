@@ -1,6 +1,8 @@
 //! Tests of the shard runtime, its wakes across threads and the watchdog.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::io::Write as _;
+use std::os::fd::AsFd as _;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
@@ -189,4 +191,27 @@ fn watchdog_names_a_shard_that_does_not_answer() {
     assert_eq!(report.stalls, 1);
     assert_eq!(report.last_activity, "long computation");
     assert!(stalls().iter().all(|report| report.shard != "stuck"), "a shard that ended is not watched");
+}
+
+#[test]
+fn news_of_a_socket_comes_while_another_task_can_always_run() {
+    run_shard("busy", || async {
+        let (here, mut there) = std::os::unix::net::UnixStream::pair().unwrap();
+        let readiness = task::watch(here.as_fd(), ring::Interest::Readable);
+        let has_come = Rc::new(Cell::new(false));
+        let noted = has_come.clone();
+        let waiting = spawn(Queue::Serve, "waits", async move {
+            std::future::poll_fn(|cx| readiness.poll_ready(cx)).await.unwrap();
+            noted.set(true);
+        });
+        // It waits by then, and the ring has been told.
+        sleep(Duration::from_millis(20)).await;
+        there.write_all(&[1]).unwrap();
+        let begun = Instant::now();
+        while !has_come.get() {
+            assert!(begun.elapsed() < Duration::from_secs(5), "nobody asks the ring");
+            yield_now().await;
+        }
+        waiting.await;
+    });
 }
