@@ -10,6 +10,7 @@ mod histogram;
 mod ids;
 pub mod log_queue;
 pub mod random;
+mod rate;
 
 pub use budget::{Budget, Take};
 pub use counter::{Counter, Export, Family, Kind, LIMIT_HITS, PROCESS, ProcessCounters, SharedCounter};
@@ -19,3 +20,4 @@ pub use ids::{
     BrokerEpoch, BrokerId, LeaderEpoch, Offset, PartitionIndex, ProducerEpoch, ProducerId, ShardId, TopicId,
     TopicName, TopicPartition,
 };
+pub use rate::{Measured, Rate, TokenBucket, Windows};
