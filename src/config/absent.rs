@@ -90,7 +90,9 @@ const QUORUM: &str = "kuring's metadata log has timings and sizes of its own";
 const GROUPS: &str = "kuring serves consumer groups of both protocols, but no share or streams groups, and needs no such setting";
 const TIERED: &str = "kuring has no tiered storage";
 const METRICS: &str = "kuring's metrics are not Kafka's reporters";
-const QUOTAS: &str = "kuring has no quotas yet";
+const QUOTAS: &str =
+    "Kafka 4 dropped it: quotas are set for users, client ids and addresses, or as their defaults";
+const REPLICATION_QUOTAS: &str = "kuring does not throttle replication yet";
 const PURGATORY: &str = "kuring's purgatory needs no purging";
 
 const IGNORED: &[(&str, &str)] = &[
@@ -123,10 +125,9 @@ const IGNORED: &[(&str, &str)] = &[
     ("delegation.token.*", SECURITY_UNUSED),
     ("controller.quorum.*", QUORUM),
     ("metadata.*", QUORUM),
-    ("controller.quota.*", QUOTAS),
     ("quota.*", QUOTAS),
-    ("replication.quota.*", QUOTAS),
-    ("alter.log.dirs.replication.quota.*", QUOTAS),
+    ("replication.quota.*", REPLICATION_QUOTAS),
+    ("alter.log.dirs.replication.quota.*", REPLICATION_QUOTAS),
     ("transaction.state.log.load.buffer.size", "kuring loads transactions in blocks of its own size"),
     ("group.*", GROUPS),
     ("share.*", GROUPS),
@@ -185,6 +186,6 @@ mod tests {
         assert_eq!(judge("num.io.threads"), Absent::Ignored(THREADS));
         assert_eq!(judge("listener.name.a.num.network.threads"), judge("listener.name.b.num.io.threads"));
         assert_eq!(judge("confluent.x"), Absent::Ignored("kuring does not know this property"));
-        assert_eq!(judge("quota.window.num"), Absent::Ignored(QUOTAS));
+        assert_eq!(judge("quota.producer.default"), Absent::Ignored(QUOTAS));
     }
 }

@@ -10,7 +10,7 @@ use super::settings::{Levels, Overrides, Settings};
 use super::shares;
 use super::table;
 use super::{
-    ConnectionLimits, Listener, ListenerName, LogConfig, ServingLimits, ShareGroupSettings,
+    ConnectionLimits, Listener, ListenerName, LogConfig, QuotaSettings, ServingLimits, ShareGroupSettings,
     ShareStateSettings, TransactionSettings,
 };
 use crate::base::BrokerId;
@@ -122,6 +122,7 @@ pub struct BrokerConfig {
     pub groups: GroupSettings,
     pub transactions: TransactionSettings,
     pub share_states: ShareStateSettings,
+    pub quotas: QuotaSettings,
 
     /// `None`: one per core that the process may use.
     pub shards: Option<u16>,
@@ -398,6 +399,7 @@ impl Given {
             groups: group_settings(s),
             transactions: TransactionSettings::new(s),
             share_states: ShareStateSettings::new(s),
+            quotas: QuotaSettings::new(s),
             shards: Some(s.number::<u16>("kuring.shards")).filter(|shards| *shards > 0),
             cpus: self.numbers(s, "kuring.cpus")?,
             unflushed_bytes_max: s.number("kuring.unflushed.bytes"),

@@ -17,6 +17,7 @@ mod listeners;
 mod log;
 mod log_levels;
 mod properties;
+mod quotas;
 mod settings;
 mod shares;
 mod table;
@@ -39,6 +40,7 @@ pub use groups::{Assignor, ConsumerGroupBounds, ConsumerGroupSettings, ConsumerG
 pub use limits::{ConnectionLimits, ListenerLimits, ServingLimits};
 pub use listeners::{Endpoint, Listener, ListenerName, SecurityProtocol};
 pub use log::{CleanerSettings, CleanupPolicy, LogConfig, TimestampType, TopicCompression};
+pub use quotas::QuotaSettings;
 pub use settings::{Levels, Overrides, Settings};
 pub use shares::{ShareGroupConfig, ShareGroupSettings, ShareReset, ShareStateSettings};
 pub use table::default_value;

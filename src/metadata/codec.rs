@@ -256,6 +256,12 @@ impl Writer<'_> {
                 head(self, 20);
                 self.controller(controller);
             }
+            Record::ClientQuota { entity, key, limit } => {
+                head(self, 13);
+                self.quota_entity(entity);
+                self.u8(*key as u8);
+                self.option(limit, Self::quota_limit);
+            }
         }
     }
 
@@ -518,6 +524,11 @@ impl<'a> Reader<'a> {
                 rules: self.stamp()?,
             },
             20 => Record::ControllerRegistered(self.controller()?),
+            13 => Record::ClientQuota {
+                entity: self.quota_entity()?,
+                key: self.quota_key()?,
+                limit: self.option(Self::quota_limit)?,
+            },
             _ => return Err(DecodeError::Kind { kind, version }),
         })
     }
@@ -527,6 +538,7 @@ impl<'a> Reader<'a> {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::quotas::{QuotaEntity, QuotaKey, QuotaLimit, QuotaName};
     use super::*;
 
     fn uuid() -> impl Strategy<Value = Uuid> {
@@ -643,6 +655,16 @@ mod tests {
         )
     }
 
+    fn quota() -> impl Strategy<Value = Record> {
+        let name =
+            || prop::option::of(prop_oneof![Just(QuotaName::Default), ".{0,9}".prop_map(QuotaName::Of)]);
+        let key = prop::sample::select(QuotaKey::ALL.to_vec());
+        let limit = prop::option::of(any::<f64>().prop_map(QuotaLimit::new));
+        (name(), name(), name(), key, limit).prop_map(|(user, client_id, ip, key, limit)| {
+            Record::ClientQuota { entity: QuotaEntity { user, client_id, ip }, key, limit }
+        })
+    }
+
     fn record() -> impl Strategy<Value = Record> {
         let epoch = || (any::<i32>().prop_map(BrokerId), any::<i64>().prop_map(BrokerEpoch));
         prop_oneof![
@@ -676,6 +698,7 @@ mod tests {
                 let BrokerImage { id, incarnation, endpoints, features, .. } = broker;
                 Record::ControllerRegistered(ControllerImage { id, incarnation, endpoints, features })
             }),
+            quota(),
         ]
     }
 

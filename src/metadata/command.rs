@@ -2,9 +2,13 @@
 //!
 //! One command becomes one entry of the metadata log, whole or not at all.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use uuid::Uuid;
 
 use super::image::{ConfigResource, ControllerImage, Endpoint, FeatureRange};
+use super::quotas::QuotaLimit;
 use crate::base::{BrokerEpoch, BrokerId, LeaderEpoch, PartitionIndex, ProducerId, TopicId, TopicName};
 use crate::wire::ErrorCode;
 
@@ -70,6 +74,9 @@ pub enum Command {
     BalanceLeaders,
     /// Leaders for partitions that have none, where one that may lack records is better than none: of itself, too.
     ElectUnclean,
+    AlterClientQuotas(AlterClientQuotas),
+    /// One that makes or deletes partitions, for a client whose quota limits that.
+    Limited(MutationQuota, Box<Command>),
 }
 
 /// The kinds of commands, for statistics.
@@ -95,6 +102,7 @@ pub enum CommandKind {
     DirectoryFailed,
     BalanceLeaders,
     ElectUnclean,
+    AlterClientQuotas,
 }
 
 impl CommandKind {
@@ -121,10 +129,11 @@ impl CommandKind {
             CommandKind::DirectoryFailed => "directory_failed",
             CommandKind::BalanceLeaders => "balance_leaders",
             CommandKind::ElectUnclean => "elect_unclean",
+            CommandKind::AlterClientQuotas => "alter_client_quotas",
         }
     }
 
-    pub const ALL: [CommandKind; 20] = [
+    pub const ALL: [CommandKind; 21] = [
         CommandKind::RegisterBroker,
         CommandKind::FenceBroker,
         CommandKind::UnfenceBroker,
@@ -145,6 +154,7 @@ impl CommandKind {
         CommandKind::DirectoryFailed,
         CommandKind::BalanceLeaders,
         CommandKind::ElectUnclean,
+        CommandKind::AlterClientQuotas,
     ];
 }
 
@@ -172,7 +182,8 @@ impl CommandKind {
             | CommandKind::AssignDirectories
             | CommandKind::BalanceLeaders
             | CommandKind::UpdateFeatures
-            | CommandKind::AllocateProducerIds => false,
+            | CommandKind::AllocateProducerIds
+            | CommandKind::AlterClientQuotas => false,
         }
     }
 }
@@ -200,6 +211,8 @@ impl Command {
             Command::DirectoryFailed { .. } => CommandKind::DirectoryFailed,
             Command::BalanceLeaders => CommandKind::BalanceLeaders,
             Command::ElectUnclean => CommandKind::ElectUnclean,
+            Command::AlterClientQuotas(_) => CommandKind::AlterClientQuotas,
+            Command::Limited(_, command) => command.kind(),
         }
     }
 }
@@ -433,6 +446,36 @@ pub enum UpgradeType {
     Unknown,
 }
 
+/// Quotas that are to be other ones (AlterClientQuotas, KIP-546).
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct AlterClientQuotas {
+    pub changes: Vec<QuotaChange>,
+    /// Answers as if, changes nothing.
+    pub validate_only: bool,
+}
+
+/// Whom a client names: types with names, `None` the default. It may be nobody that there is.
+pub type QuotaTarget = BTreeMap<String, Option<String>>;
+
+/// What became of each.
+pub type QuotaResults = Vec<(QuotaTarget, Result<(), Refusal>)>;
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct QuotaChange {
+    pub target: QuotaTarget,
+    /// Keys with their limits; `None` takes one away.
+    pub ops: Vec<(String, Option<QuotaLimit>)>,
+}
+
+/// Whose quota for making and deleting partitions a command is under (KIP-599).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MutationQuota {
+    pub user: String,
+    pub client_id: String,
+    /// What is over the quota is refused; else it is done, and the client has to wait afterwards.
+    pub is_strict: bool,
+}
+
 /// A range of producer ids that nobody else was given.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProducerIdBlock {
@@ -462,6 +505,10 @@ pub enum Response {
     ReassignmentsAltered(Vec<Result<(), Refusal>>),
     /// Of each replica, in the order of the request.
     DirectoriesAssigned(Vec<Result<(), ErrorCode>>),
+    /// Each target once.
+    QuotasAltered(QuotaResults),
+    /// How long the client has to wait, and what its command is answered.
+    Limited(Duration, Box<Response>),
 }
 
 /// Each takes the one variant that the command's kind is answered with.
@@ -522,6 +569,13 @@ impl Response {
         }
     }
 
+    pub fn quotas_altered(self) -> QuotaResults {
+        match self {
+            Response::QuotasAltered(results) => results,
+            other => other.of_another_command(),
+        }
+    }
+
     pub fn reassignments_altered(self) -> Vec<Result<(), Refusal>> {
         match self {
             Response::ReassignmentsAltered(results) => results,
@@ -532,6 +586,13 @@ impl Response {
     pub fn directories_assigned(self) -> Vec<Result<(), ErrorCode>> {
         match self {
             Response::DirectoriesAssigned(results) => results,
+            other => other.of_another_command(),
+        }
+    }
+
+    pub fn limited(self) -> (Duration, Response) {
+        match self {
+            Response::Limited(throttle, response) => (throttle, *response),
             other => other.of_another_command(),
         }
     }

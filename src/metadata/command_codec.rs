@@ -2,6 +2,8 @@
 //! fields in the primitive forms of `codec`. A controller that does not know a version refuses the command: nothing is
 //! guessed.
 
+use std::time::Duration;
+
 use super::codec::{DecodeError, Reader, Writer};
 use super::command::{
     AlterConfigs, AlterIsr, AlterPartition, AlterReassignments, AlteredPartition, AssignDirectories, Command,
@@ -13,6 +15,10 @@ use crate::base::{BrokerEpoch, BrokerId, LeaderEpoch, PartitionIndex, ProducerId
 use crate::wire::ErrorCode;
 
 const VERSION: u8 = 1;
+
+/// The kind of a command within which there is another one.
+const LIMITED: u8 = 10;
+const LIMITED_RESPONSE: u8 = 8;
 
 /// The sent form; `None` for what a broker says with a request of its own, and for what the controller asks of itself.
 pub fn encode_command(command: &Command) -> Option<Vec<u8>> {
@@ -124,6 +130,15 @@ pub fn encode_command(command: &Command) -> Option<Vec<u8>> {
             writer.u8(25);
             writer.controller(controller);
         }
+        Command::AlterClientQuotas(request) => {
+            writer.u8(9);
+            writer.alter_client_quotas(request);
+        }
+        Command::Limited(quota, command) => {
+            writer.u8(LIMITED);
+            writer.mutation_quota(quota);
+            bytes.extend(encode_command(command)?);
+        }
     }
     Some(bytes)
 }
@@ -135,7 +150,15 @@ pub fn decode_command(bytes: &[u8]) -> Result<Command, DecodeError> {
     if version != VERSION {
         return Err(DecodeError::Kind { kind: 0, version });
     }
-    let command = match reader.u8()? {
+    let kind = reader.u8()?;
+    if kind == LIMITED {
+        let quota = reader.mutation_quota()?;
+        return match decode_command(reader.0)? {
+            Command::Limited(..) => Err(DecodeError::Value("command under a quota")),
+            command => Ok(Command::Limited(quota, Box::new(command))),
+        };
+    }
+    let command = match kind {
         1 => Command::CreateTopics(CreateTopics {
             topics: reader.list(5, Reader::new_topic)?,
             validate_only: reader.bool()?,
@@ -207,6 +230,7 @@ pub fn decode_command(bytes: &[u8]) -> Result<Command, DecodeError> {
             directory: reader.uuid()?,
         },
         25 => Command::RegisterController(reader.controller()?),
+        9 => Command::AlterClientQuotas(reader.alter_client_quotas()?),
         kind => return Err(DecodeError::Kind { kind, version }),
     };
     reader.end()?;
@@ -321,7 +345,7 @@ impl Writer<'_> {
         self.signed(i64::from(code.code()));
     }
 
-    fn result<T>(&mut self, result: &Result<T, Refusal>, write: impl FnOnce(&mut Self, &T)) {
+    pub(super) fn result<T>(&mut self, result: &Result<T, Refusal>, write: impl FnOnce(&mut Self, &T)) {
         self.bool(result.is_ok());
         match result {
             Ok(value) => write(self, value),
@@ -397,6 +421,15 @@ impl Writer<'_> {
             Response::ReassignmentsAltered(results) => {
                 self.u8(21);
                 self.list(results, |writer, result| writer.result(result, |_, ()| {}));
+            }
+            Response::QuotasAltered(results) => {
+                self.u8(7);
+                self.quotas_altered(results);
+            }
+            Response::Limited(throttle, response) => {
+                self.u8(LIMITED_RESPONSE);
+                self.unsigned(u64::try_from(throttle.as_millis()).unwrap_or(u64::MAX));
+                self.response(response);
             }
         }
     }
@@ -487,7 +520,7 @@ impl Reader<'_> {
         Ok(ErrorCode::try_from_code(self.i16()?).unwrap_or(ErrorCode::UnknownServerError))
     }
 
-    fn result<T>(
+    pub(super) fn result<T>(
         &mut self,
         read: impl FnOnce(&mut Self) -> Result<T, DecodeError>,
     ) -> Result<Result<T, Refusal>, DecodeError> {
@@ -537,6 +570,15 @@ impl Reader<'_> {
             20 => Response::LeadersElected(self.list(1, Self::code_or_done)?),
             22 => Response::DirectoriesAssigned(self.list(1, Self::code_or_done)?),
             21 => Response::ReassignmentsAltered(self.list(1, |reader| reader.result(|_| Ok(())))?),
+            7 => Response::QuotasAltered(self.quotas_altered()?),
+            LIMITED_RESPONSE => {
+                let throttle = Duration::from_millis(self.unsigned()?);
+                // One within another is none: no input takes the reader deeper than that.
+                if self.0.first() == Some(&LIMITED_RESPONSE) {
+                    return Err(DecodeError::Value("response"));
+                }
+                Response::Limited(throttle, Box::new(self.response()?))
+            }
             _ => return Err(DecodeError::Value("response")),
         })
     }

@@ -1,7 +1,9 @@
 use proptest::prelude::*;
 use uuid::Uuid;
 
+use super::super::command::{AlterClientQuotas, MutationQuota, QuotaChange, QuotaTarget};
 use super::super::image::{ConfigResource, ControllerImage, Endpoint, FeatureRange};
+use super::super::quotas::QuotaLimit;
 use super::*;
 
 fn topic_id() -> impl Strategy<Value = TopicId> {
@@ -87,6 +89,15 @@ fn reassignment() -> impl Strategy<Value = Reassignment> {
     (index(), prop::option::of(some(broker()))).prop_map(|(index, replicas)| Reassignment { index, replicas })
 }
 
+fn target() -> impl Strategy<Value = QuotaTarget> {
+    prop::collection::btree_map(text(), prop::option::of(text()), 0..3)
+}
+
+fn quota_change() -> impl Strategy<Value = QuotaChange> {
+    let limit = prop::option::of(any::<f64>().prop_map(QuotaLimit::new));
+    (target(), some((text(), limit))).prop_map(|(target, ops)| QuotaChange { target, ops })
+}
+
 fn command() -> impl Strategy<Value = Command> {
     let more = (text(), any::<i32>(), prop::option::of(some(some(broker()))))
         .prop_map(|(name, count, assignment)| MorePartitions { name, count, assignment });
@@ -122,6 +133,15 @@ fn command() -> impl Strategy<Value = Command> {
         (broker(), epoch(), some(alter_isr())).prop_map(|(broker, epoch, partitions)| {
             Command::AlterPartition(AlterPartition { broker, epoch, partitions })
         }),
+        (some(quota_change()), any::<bool>()).prop_map(|(changes, validate_only)| {
+            Command::AlterClientQuotas(AlterClientQuotas { changes, validate_only })
+        }),
+        (text(), text(), any::<bool>(), some(topic_ref())).prop_map(
+            |(user, client_id, is_strict, topics)| {
+                let command = Command::DeleteTopics(DeleteTopics { topics });
+                Command::Limited(MutationQuota { user, client_id, is_strict }, Box::new(command))
+            }
+        ),
         (any::<bool>(), some((text(), some(index())))).prop_map(|(is_unclean, topics)| {
             let kind = if is_unclean { ElectionKind::Unclean } else { ElectionKind::Preferred };
             Command::ElectLeaders(ElectLeaders { kind, topics })
@@ -202,6 +222,11 @@ fn response() -> impl Strategy<Value = Response> {
         some(prop_oneof![Just(Ok(())), Just(Err(ErrorCode::UnknownTopicId))])
             .prop_map(Response::DirectoriesAssigned),
         some(result(Just(()))).prop_map(Response::ReassignmentsAltered),
+        some((target(), result(Just(())))).prop_map(Response::QuotasAltered),
+        (any::<u32>(), some((text(), result(Just(()))))).prop_map(|(ms, results)| {
+            let response = Response::PartitionsCreated(results);
+            Response::Limited(Duration::from_millis(u64::from(ms)), Box::new(response))
+        }),
     ]
 }
 
@@ -249,4 +274,9 @@ fn unknown_versions_and_kinds_are_refused() {
     assert!(decode_result(&[9]).is_err());
     let own = Command::FenceBroker { id: BrokerId(1), epoch: BrokerEpoch(1) };
     assert_eq!(encode_command(&own), None);
+    let quota = MutationQuota { user: "u".into(), client_id: "c".into(), is_strict: true };
+    let limited = |command| Command::Limited(quota.clone(), Box::new(command));
+    let twice = limited(limited(Command::DeleteTopics(DeleteTopics::default())));
+    let Some(bytes) = encode_command(&twice) else { panic!("it is one that is sent") };
+    assert!(decode_command(&bytes).is_err(), "one within another is none");
 }

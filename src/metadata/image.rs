@@ -11,6 +11,7 @@ use uuid::Uuid;
 use super::changes::Changes;
 use super::elections::{NO_TRANSIT, Transit};
 use super::names;
+use super::quotas::ClientQuotas;
 use super::sorted_map::SortedMap;
 use crate::base::{BrokerEpoch, BrokerId, LeaderEpoch, PartitionIndex, ProducerId, TopicId, TopicName};
 
@@ -32,6 +33,7 @@ pub struct Image {
     pub(super) collision_keys: SortedMap<String, TopicName>,
     pub(super) configs: SortedMap<ConfigResource, Arc<Overrides>>,
     pub(super) features: Arc<BTreeMap<String, i16>>,
+    pub(super) client_quotas: Arc<ClientQuotas>,
     pub(super) next_producer_id: ProducerId,
     pub(super) partition_count: usize,
 }
@@ -113,6 +115,11 @@ impl Image {
     /// The finalized level of a feature (KIP-584).
     pub fn feature(&self, name: &str) -> Option<i16> {
         self.features.get(name).copied()
+    }
+
+    /// The same object as in every other image that has the same quotas.
+    pub fn client_quotas(&self) -> &Arc<ClientQuotas> {
+        &self.client_quotas
     }
 
     pub fn features(&self) -> impl Iterator<Item = (&str, i16)> {

@@ -15,6 +15,7 @@ use uuid::Uuid;
 use self::file::{Step, Walk, controls, voters};
 use super::image::{ConfigResource, PartitionImage};
 use super::names::check_topic_name;
+use super::quotas::{QuotaEntity, QuotaKey, QuotaLimit, QuotaName};
 use super::record::Record;
 use crate::base::{BrokerId, LeaderEpoch, Offset, PartitionIndex, ProducerId, TopicId, TopicName};
 use crate::config::{Scope, Settings};
@@ -52,6 +53,7 @@ pub struct KafkaMetadata {
     topics: BTreeMap<TopicId, Topic>,
     names: BTreeSet<TopicName>,
     configs: BTreeMap<ConfigResource, BTreeMap<String, String>>,
+    quotas: BTreeMap<(QuotaEntity, QuotaKey), QuotaLimit>,
     next_producer_id: ProducerId,
     /// Who keeps this log, when the log says it.
     voters: Option<Vec<BrokerId>>,
@@ -170,6 +172,9 @@ impl KafkaMetadata {
                 records.push(Record::Config { resource: resource.clone(), name, value: Some(value) });
             }
         }
+        for ((entity, key), limit) in std::mem::take(&mut self.quotas) {
+            records.push(Record::ClientQuota { entity, key, limit: Some(limit) });
+        }
         if self.next_producer_id.0 > 0 {
             let (broker, epoch) = (BrokerId(-1), crate::base::BrokerEpoch(-1));
             records.push(Record::ProducerIds { broker, epoch, next: self.next_producer_id });
@@ -241,7 +246,7 @@ impl KafkaMetadata {
             3 | 5 => 2,
             _ => 0,
         };
-        if matches!(entry.key, 2..=5 | 9 | 15) && entry.version > version_max {
+        if matches!(entry.key, 2..=5 | 9 | 14 | 15) && entry.version > version_max {
             return Err(format!("kind {} has version {}, known is {version_max}", entry.key, entry.version));
         }
         match entry.key {
@@ -256,7 +261,7 @@ impl KafkaMetadata {
             6 | 18 | 19 => self.leave_out("ACLs"),
             10 | 26 => self.leave_out("delegation tokens"),
             11 | 22 => self.leave_out("SCRAM credentials"),
-            14 => self.leave_out("quotas"),
+            14 => self.client_quota(&mut reader),
             other => Err(format!("a kind of record that is not known: {other}")),
         }
     }
@@ -312,6 +317,22 @@ impl KafkaMetadata {
         if index.0 < 0 || topic.partitions.insert(index, partition).is_some() {
             return Err(format!("partition {}-{index} cannot be, or is there already", topic.name));
         }
+        Ok(())
+    }
+
+    fn client_quota(&mut self, reader: &mut Reader<'_>) -> Result<(), String> {
+        let (entity, key, limit) = read_quota(reader).map_err(text)?;
+        end(reader)?;
+        let (Some(entity), Some(key)) = (entity, QuotaKey::find(&key)) else {
+            return self.leave_out("quotas of a kind that kuring does not have");
+        };
+        if matches!(&entity.ip, Some(QuotaName::Of(ip)) if ip.parse::<std::net::IpAddr>().is_err()) {
+            return self.leave_out("quotas of hosts by name");
+        }
+        match limit {
+            Some(limit) => self.quotas.insert((entity, key), limit),
+            None => self.quotas.remove(&(entity, key)),
+        };
         Ok(())
     }
 
@@ -436,6 +457,30 @@ fn read_partition(
     let partition =
         PartitionImage { replicas, isr, leader, leader_epoch, partition_epoch, directories, transit: None };
     Ok((index, topic, partition))
+}
+
+/// Of whom, the key and the limit, up to the tagged fields. `None` of an entity with parts that are not known.
+fn read_quota(
+    reader: &mut Reader<'_>,
+) -> Result<(Option<QuotaEntity>, String, Option<QuotaLimit>), DecodeError> {
+    let mut entity = Some(QuotaEntity::default());
+    // A part is two lengths and the end of its tagged fields at least.
+    for _ in 0..reader.count(true, 3)?.unwrap_or(0) {
+        let kind = reader.string(true)?;
+        let name = reader.nullable_string(true)?;
+        reader.skip_tagged_fields(true)?;
+        let name = Some(name.map_or(QuotaName::Default, |name| QuotaName::Of(name.to_owned())));
+        match (kind, &mut entity) {
+            ("user", Some(entity)) => entity.user = name,
+            ("client-id", Some(entity)) => entity.client_id = name,
+            ("ip", Some(entity)) => entity.ip = name,
+            _ => entity = None,
+        }
+    }
+    let key = reader.string(true)?.to_owned();
+    let value = f64::from_bits(reader.i64()? as u64);
+    let is_removed = reader.bool()?;
+    Ok((entity, key, (!is_removed).then(|| QuotaLimit::new(value))))
 }
 
 fn leader_of(id: i32) -> Result<Option<BrokerId>, DecodeError> {

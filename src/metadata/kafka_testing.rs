@@ -55,6 +55,15 @@ pub(crate) fn config(kind: u8, resource: &str, name: &str, value: Option<&str>) 
     framed(4, 0, &[vec![kind], text(resource), text(name), value, vec![0]].concat())
 }
 
+/// A limit of 0 takes the quota away.
+pub(crate) fn quota(parts: &[(&str, Option<&str>)], key: &str, limit: f64) -> Vec<u8> {
+    let part =
+        |(kind, name): &(&str, Option<&str>)| [text(kind), name.map_or(vec![0], text), vec![0]].concat();
+    let parts = [vec![parts.len() as u8 + 1], parts.iter().flat_map(part).collect()].concat();
+    let value = limit.to_bits().to_be_bytes().to_vec();
+    framed(14, 0, &[parts, text(key), value, vec![u8::from(limit == 0.0)], vec![0]].concat())
+}
+
 pub(crate) fn producer_ids(next: i64) -> Vec<u8> {
     let fields =
         [1i32.to_be_bytes().to_vec(), 5i64.to_be_bytes().to_vec(), next.to_be_bytes().to_vec(), vec![0]];

@@ -1,7 +1,7 @@
 //! A log made as Kafka's controller makes it, record by record.
 
 use super::testing::{
-    TOPIC, batch, config, framed, id, ints, new_leader, partition, producer_ids, snapshot, text, topic,
+    TOPIC, batch, config, framed, id, ints, new_leader, partition, producer_ids, quota, snapshot, text, topic,
 };
 use super::*;
 use crate::metadata::State;
@@ -235,4 +235,30 @@ fn configs_of_nothing_and_groups_configs_that_are_unknown_are_told() {
     let state = state(metadata);
     assert!(state.image().overrides(&ConfigResource::Topic("gone".into())).is_empty());
     assert_eq!(state.image().overrides(&ConfigResource::Group("g".into())).len(), 1);
+}
+
+#[test]
+fn quotas_are_taken_over() {
+    let ann = [("user", Some("ann"))];
+    let metadata = read(&[
+        quota(&ann, "producer_byte_rate", 1000.0),
+        quota(&ann, "consumer_byte_rate", 2000.0),
+        quota(&ann, "producer_byte_rate", 0.0),
+        quota(&[("user", None), ("client-id", Some("c"))], "request_percentage", 0.5),
+        quota(&[("ip", Some("10.0.0.1"))], "connection_creation_rate", 5.0),
+        quota(&[("ip", Some("no.address"))], "connection_creation_rate", 5.0),
+        quota(&[("group", Some("g"))], "producer_byte_rate", 5.0),
+        quota(&ann, "no_such_rate", 5.0),
+    ]);
+    let metadata = metadata.expect("readable");
+    let left_out: Vec<(String, u64)> = metadata.left_out().into_iter().collect();
+    let wanted = [("quotas of a kind that kuring does not have", 2), ("quotas of hosts by name", 1)];
+    assert_eq!(left_out, wanted.map(|(what, count)| (what.to_owned(), count)));
+    let state = state(metadata);
+    let quotas = state.image().client_quotas();
+    let of = |key, user| quotas.of_client(key, user, "c").map(|found| found.limit.get());
+    assert_eq!(of(QuotaKey::ConsumerByteRate, "ann"), Some(2000.0));
+    assert_eq!(of(QuotaKey::ProducerByteRate, "ann"), None);
+    assert_eq!(of(QuotaKey::RequestPercentage, "bob"), Some(0.5));
+    assert!(quotas.has(QuotaKey::ConnectionCreationRate));
 }

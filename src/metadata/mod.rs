@@ -16,6 +16,8 @@ mod features;
 mod image;
 mod kafka;
 mod names;
+mod quota_codec;
+mod quotas;
 mod record;
 mod sorted_map;
 mod state;
@@ -23,11 +25,11 @@ mod state;
 pub use changes::Changes;
 pub use codec::{DecodeError, Reader, Writer, decode_records, encode_records};
 pub use command::{
-    AlterConfigs, AlterIsr, AlterPartition, AlterReassignments, AlteredPartition, AssignDirectories,
-    BrokerState, Command, CommandKind, ConfigChange, ConfigEdit, ConfigOp, CreatePartitions, CreateTopics,
-    CreatedTopic, DeleteTopics, DeletedTopic, ElectLeaders, ElectionKind, FeatureUpdate, Heartbeat,
-    MorePartitions, NewTopic, ProducerIdBlock, Reassignment, Refusal, RegisterBroker, Response, TopicRef,
-    UpdateFeatures, UpgradeType,
+    AlterClientQuotas, AlterConfigs, AlterIsr, AlterPartition, AlterReassignments, AlteredPartition,
+    AssignDirectories, BrokerState, Command, CommandKind, ConfigChange, ConfigEdit, ConfigOp,
+    CreatePartitions, CreateTopics, CreatedTopic, DeleteTopics, DeletedTopic, ElectLeaders, ElectionKind,
+    FeatureUpdate, Heartbeat, MorePartitions, MutationQuota, NewTopic, ProducerIdBlock, QuotaChange,
+    QuotaTarget, Reassignment, Refusal, RegisterBroker, Response, TopicRef, UpdateFeatures, UpgradeType,
 };
 pub use command_codec::{decode_command, decode_result, encode_command, encode_result};
 pub use controller::{
@@ -42,6 +44,7 @@ pub use image::{
 };
 pub use kafka::{KafkaMetadata, KafkaMetadataError, SegmentEnd};
 pub use names::{TopicNameError, check_topic_name, is_internal_topic};
+pub use quotas::{ClientQuotas, OfClient, QuotaEntity, QuotaKey, QuotaLimit, QuotaLimits, QuotaName, Scope};
 pub use record::{BrokerChange, PartitionChange, Record, Stamp};
 pub use state::{ApplyError, State};
 

@@ -9,6 +9,7 @@ use uuid::Uuid;
 
 use super::elections::Transit;
 use super::image::{BrokerImage, ConfigResource, ControllerImage, PartitionImage};
+use super::quotas::{QuotaEntity, QuotaKey, QuotaLimit};
 use crate::base::{BrokerEpoch, BrokerId, PartitionIndex, ProducerId, TopicId, TopicName};
 
 /// One change. In brackets: the record of Apache Kafka's KRaft log that says the like.
@@ -48,6 +49,8 @@ pub enum Record {
     DirectoryFailed { broker: BrokerId, epoch: BrokerEpoch, directory: Uuid, rules: Stamp },
     /// A controller process of a cluster is there. (`RegisterControllerRecord`)
     ControllerRegistered(ControllerImage),
+    /// A quota of clients was set, or with `None` taken away. (`ClientQuotaRecord`)
+    ClientQuota { entity: QuotaEntity, key: QuotaKey, limit: Option<QuotaLimit> },
 }
 
 /// The fields that are `Some` are replaced.

@@ -112,6 +112,12 @@ impl State {
                 records.push(Record::Config { resource: resource.clone(), name, value });
             }
         }
+        for (entity, limits) in image.client_quotas.iter() {
+            for (key, limit) in limits.iter() {
+                let (entity, key, limit) = (entity.clone(), *key, Some(*limit));
+                records.push(Record::ClientQuota { entity, key, limit });
+            }
+        }
         if image.next_producer_id.0 > 0 {
             // Who took the last block is of no interest any more.
             let (broker, epoch) = (BrokerId(-1), BrokerEpoch(-1));
@@ -173,6 +179,10 @@ impl State {
             }
             Record::ControllerRegistered(controller) => {
                 self.image.controllers.insert(controller.id, Arc::new(controller.clone()));
+                Ok(())
+            }
+            Record::ClientQuota { entity, key, limit } => {
+                Arc::make_mut(&mut self.image.client_quotas).set(entity, *key, *limit);
                 Ok(())
             }
         }
@@ -491,6 +501,7 @@ fn lead(partition: &mut PartitionImage, leader: Option<BrokerId>) {
 mod tests {
     use uuid::Uuid;
 
+    use super::super::quotas::{QuotaEntity, QuotaKey, QuotaLimit, QuotaName};
     use super::*;
 
     fn id(number: u128) -> TopicId {
@@ -525,6 +536,11 @@ mod tests {
         Record::Partition { topic, index: PartitionIndex(index), partition }
     }
 
+    fn quota(user: &str, limit: Option<f64>) -> Record {
+        let entity = QuotaEntity { user: Some(QuotaName::Of(user.into())), ..QuotaEntity::default() };
+        Record::ClientQuota { entity, key: QuotaKey::RequestPercentage, limit: limit.map(QuotaLimit::new) }
+    }
+
     fn state() -> State {
         let mut state = State::default();
         let orders = id(1);
@@ -554,6 +570,8 @@ mod tests {
                 next: crate::base::ProducerId(1000),
             },
             Record::Feature { name: "transaction.version".into(), level: 2 },
+            quota("a", Some(1.5)),
+            quota("b", Some(2.0)),
         ];
         state.apply(7, &records).unwrap();
         state
@@ -576,6 +594,17 @@ mod tests {
         assert_eq!(copy.image().partition_count(), 4);
         assert_eq!(copy.image().colliding_topic("a_b").map(|name| &**name), Some("a.b"));
         assert!(copy.image().changes_since(&copy.clone().image).is_empty());
+        assert_eq!(copy.image().client_quotas().iter().count(), 2);
+    }
+
+    #[test]
+    fn quotas_are_another_object_only_when_they_change() {
+        let mut state = state();
+        let before = state.image().client_quotas().clone();
+        state.apply(8, &[Record::Feature { name: "f".into(), level: 1 }]).unwrap();
+        assert!(Arc::ptr_eq(&before, state.image().client_quotas()));
+        state.apply(9, &[quota("a", None)]).unwrap();
+        assert_eq!((before.iter().count(), state.image().client_quotas().iter().count()), (2, 1));
     }
 
     #[test]

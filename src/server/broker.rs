@@ -419,6 +419,7 @@ impl Leader {
                 default_partitions: config.num_partitions,
                 default_replication_factor: config.default_replication_factor,
                 delete_topic_enable: config.delete_topics,
+                quota_windows: config.quotas.controller_windows,
                 cluster: config.cluster.as_ref().map(|cluster| ClusterSettings {
                     session_timeout: cluster.session_timeout,
                     rebalance_interval: cluster.rebalance_interval,

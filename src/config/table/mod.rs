@@ -6,6 +6,7 @@ mod cluster;
 pub(super) mod group;
 mod limits;
 mod log;
+mod quota;
 mod server;
 mod shares;
 pub(super) mod topic;
@@ -24,7 +25,7 @@ pub(super) const TIMESTAMP_TYPES: &[&str] = &["CreateTime", "LogAppendTime"];
 /// Every broker property that kuring has.
 pub fn broker_properties() -> impl Iterator<Item = &'static Definition> {
     let kafkas = server::SERVER.iter().chain(transactions::TRANSACTIONS).chain(shares::SHARES);
-    kafkas.chain(limits::LIMITS).chain(log::LOG).chain(cluster::CLUSTER)
+    kafkas.chain(quota::QUOTAS).chain(limits::LIMITS).chain(log::LOG).chain(cluster::CLUSTER)
 }
 
 /// The properties that may be set for one listener, as `listener.name.NAME.PROPERTY`.

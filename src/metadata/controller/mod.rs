@@ -11,6 +11,7 @@ mod elect;
 mod features;
 mod heartbeats;
 mod partitions;
+mod quotas;
 mod reassign;
 mod sessions;
 mod timers;
@@ -28,9 +29,9 @@ use super::image::{ConfigResource, Image, Overrides};
 use super::record::{Record, Stamp};
 pub use sessions::Sessions;
 
-use crate::base::TopicId;
 use crate::base::clock::Monotonic;
 use crate::base::random::Random;
+use crate::base::{TopicId, Windows};
 use crate::wire::ErrorCode;
 
 /// A command that needs more records is refused: an entry must fit into a message between nodes. Kafka's
@@ -66,6 +67,8 @@ pub struct ControllerSettings {
     pub default_replication_factor: i16,
     /// `delete.topic.enable`
     pub delete_topic_enable: bool,
+    /// `controller.quota.window.num`, `controller.quota.window.size.seconds`
+    pub quota_windows: Windows,
     /// `None` for a node alone: its broker lives as long as its process.
     pub cluster: Option<ClusterSettings>,
 }
@@ -91,6 +94,7 @@ impl Default for ControllerSettings {
             default_partitions: 1,
             default_replication_factor: 1,
             delete_topic_enable: true,
+            quota_windows: Windows::new(11, 1),
             cluster: None,
         }
     }
@@ -131,6 +135,7 @@ pub struct Controller {
     sessions: Rc<RefCell<Sessions>>,
     /// Only while this node leads.
     timers: timers::Timers,
+    mutations: quotas::Mutations,
 }
 
 impl Controller {
@@ -142,7 +147,9 @@ impl Controller {
     ) -> Self {
         let timeout = settings.cluster.map_or(Duration::ZERO, |cluster| cluster.session_timeout);
         let sessions = Rc::new(RefCell::new(Sessions::new(timeout)));
-        Self { settings, rules, ids, random, sessions, timers: timers::Timers::default() }
+        let mutations = quotas::Mutations::new(settings.quota_windows);
+        let timers = timers::Timers::default();
+        Self { settings, rules, ids, random, sessions, timers, mutations }
     }
 
     /// What is known of the brokers while this node leads.
@@ -206,6 +213,8 @@ impl Controller {
             Command::ElectUnclean => {
                 Decision { records: self.elect_unclean_leaders(image, now), response: Response::Done }
             }
+            Command::AlterClientQuotas(request) => quotas::alter(image, request),
+            Command::Limited(quota, command) => return self.limited(image, &quota, *command, now),
         };
         let bytes = check_size(&records)?;
         Ok(Outcome { records, bytes, response })

@@ -91,10 +91,10 @@ impl Controller {
                 Ok(found) if times[&found.id] > 1 => {
                     invalid_request("The request names the topic more than once.")
                 }
-                Ok(found) => {
+                Ok(found) => self.mutations.take(found.partitions.len()).map(|()| {
                     records.push(Record::TopicRemoved { id: found.id });
-                    Ok(DeletedTopic { name: found.name.clone(), id: found.id })
-                }
+                    DeletedTopic { name: found.name.clone(), id: found.id }
+                }),
             };
             results.push((topic, result));
         }
@@ -146,6 +146,7 @@ impl Controller {
         } else {
             manual_replicas(image, topic)?
         };
+        self.mutations.take(assignment.len())?;
         let id = self.new_topic_id(image);
         let created = CreatedTopic {
             id,
@@ -253,6 +254,7 @@ impl Controller {
                 self.place(image, current..wanted, factor, first_leader)?
             }
         };
+        self.mutations.take(added)?;
         Ok(partition_records(image, found.id, current, assignment).collect())
     }
 }
