@@ -112,6 +112,9 @@ pub fn decode(api: &Api, version: i16, body: &Bytes) {
             assert!(request.commit.topics.iter().all(|topic| topic.name.is_empty()));
         }
         ApiKey::TxnOffsetCommit => guarded!(messages::TxnOffsetCommitRequest),
+        ApiKey::DescribeClientQuotas => guarded!(messages::DescribeClientQuotasRequest),
+        ApiKey::AlterClientQuotas => guarded!(messages::AlterClientQuotasRequest),
+        ApiKey::DescribeUserScramCredentials => guarded!(messages::DescribeUserScramCredentialsRequest),
         ApiKey::UpdateFeatures => guarded!(messages::UpdateFeaturesRequest),
         ApiKey::DescribeTransactions => guarded!(messages::DescribeTransactionsRequest),
         ApiKey::ListTransactions => guarded!(messages::ListTransactionsRequest),

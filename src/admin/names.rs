@@ -49,7 +49,7 @@ crate::families! {
     /// Errors in answers, by API and Kafka's name of the error: one for each partition, topic or resource.
     REQUEST_ERRORS: counter "kuring_request_errors_total" ["api", "error"];
     /// Time in a phase of a request: queue (received, not begun), local (handled), remote (parked for data, the
-    /// disk, other members or the controller), send, total.
+    /// disk, other members or the controller), throttle (what a quota makes its client wait), send, total.
     REQUEST_PHASE: histogram "kuring_request_phase_seconds" ["api", "phase"];
 
     /// Connections that are open.
@@ -227,6 +227,7 @@ crate::families! {
 pub(super) const CONNECTIONS_REFUSED: &str = "connections";
 pub(super) const CONNECTIONS_PER_IP: &str = "connections_per_ip";
 pub(super) const CREATION_RATE: &str = "connection_creation_rate";
+pub(super) const IP_CREATION_RATE: &str = "connection_creation_rate_of_ip";
 pub(super) const CONNECTIONS_DISPLACED: &str = "connections_displaced";
 pub(super) const SERVE_MEMORY: &str = "serve_memory";
 pub(super) const RECEIVE_MEMORY: &str = "receive_memory";
@@ -234,13 +235,17 @@ pub(super) const MESH_CREDIT: &str = "mesh_credits";
 pub(super) const FILE_JOBS: &str = "file_jobs";
 pub(super) const FETCH_SESSION_SLOTS: &str = "fetch_sessions";
 
-const LIMITS: [(&str, &str); 9] = [
+const LIMITS: [(&str, &str); 10] = [
     (
         CONNECTIONS_REFUSED,
         "A connection waited: max.connections, of the broker or a listener, or the descriptors were used up.",
     ),
     (CONNECTIONS_PER_IP, "A connection was closed: over max.connections.per.ip or its override."),
     (CREATION_RATE, "A connection waited for max.connection.creation.rate, of the broker or a listener."),
+    (
+        IP_CREATION_RATE,
+        "A connection was closed after a while: its address has the quota connection_creation_rate.",
+    ),
     (CONNECTIONS_DISPLACED, "A connection made room for one of the inter-broker listener."),
     (SERVE_MEMORY, "A request waited because its shard held kuring.memory.serve.bytes."),
     (RECEIVE_MEMORY, "A connection waited because its shard held kuring.memory.receive.bytes of requests."),

@@ -209,6 +209,7 @@ fn memory(
     for (name, hits) in [
         (names::CONNECTIONS_REFUSED, gate.waited_for_place),
         (names::CONNECTIONS_PER_IP, gate.over_ip),
+        (names::IP_CREATION_RATE, gate.over_ip_rate),
         (names::CREATION_RATE, gate.waited_for_rate),
         (names::CONNECTIONS_DISPLACED, gate.displaced),
         (names::SERVE_MEMORY, sum(|report| report.figures.serve_waits)),

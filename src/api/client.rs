@@ -14,6 +14,7 @@ use super::leaning::Leaning;
 use super::line::Line;
 use super::share_elsewhere;
 use super::share_session::ShareSessions;
+use super::throttle::Throttle;
 use crate::base::{BrokerId, Budget, PartitionIndex, ShardId};
 use crate::config::ListenerName;
 use crate::metadata::{self, Image, PartitionImage, Refusal, TopicImage};
@@ -43,6 +44,7 @@ pub struct Client {
     waited: Cell<Duration>,
     beyond: RefCell<Option<Beyond>>,
     charged: Cell<usize>,
+    pub(super) throttle: Throttle,
     /// What was heard of the broker at the other end, if it is one.
     greeter: RefCell<Option<Box<Greeter>>>,
 }
@@ -82,6 +84,7 @@ impl Client {
             waited,
             beyond,
             charged,
+            throttle: Throttle::default(),
             greeter,
         }
     }

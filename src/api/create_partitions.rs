@@ -8,12 +8,20 @@ use super::Client;
 use super::cluster_view::{text, topic_name};
 use crate::base::BrokerId;
 use crate::metadata::{Command, CreatePartitions, MorePartitions, Refusal};
+use crate::wire::header::RequestHeader;
 
-pub async fn handle(client: &Client, request: CreatePartitionsRequest) -> CreatePartitionsResponse {
+/// The first version whose clients know THROTTLING_QUOTA_EXCEEDED.
+const STRICT_SINCE: i16 = 3;
+
+pub async fn handle(
+    client: &Client,
+    header: &RequestHeader,
+    request: CreatePartitionsRequest,
+) -> CreatePartitionsResponse {
     let topics: Vec<MorePartitions> = request.topics.iter().map(more_partitions).collect();
     let mut names: Vec<String> = topics.iter().map(|topic| topic.name.clone()).collect();
     let command = CreatePartitions { topics, validate_only: request.validate_only };
-    let results = match client.command(Command::CreatePartitions(command)).await {
+    let results = match client.mutate(header, STRICT_SINCE, Command::CreatePartitions(command)).await {
         Ok(response) => response.partitions_created(),
         Err(refusal) => {
             names.sort();

@@ -15,17 +15,26 @@ use crate::base::{BrokerId, PartitionIndex};
 use crate::config::{Levels, Overrides};
 use crate::metadata::{Command, CreateTopics, CreatedTopic, NewTopic, Refusal};
 use crate::wire::ErrorCode;
+use crate::wire::header::RequestHeader;
 
 /// The first version that shows the new topic's configs.
 const CONFIGS_FROM: i16 = 5;
 
+/// The first version whose clients know THROTTLING_QUOTA_EXCEEDED.
+const STRICT_SINCE: i16 = 6;
+
 /// What a config takes in an answer, decoded and encoded, about.
 const CONFIG_BYTES: usize = 256;
 
-pub async fn handle(client: &Client, version: i16, request: CreateTopicsRequest) -> CreateTopicsResponse {
+pub async fn handle(
+    client: &Client,
+    header: &RequestHeader,
+    request: CreateTopicsRequest,
+) -> CreateTopicsResponse {
+    let version = header.version;
     let topics: Vec<NewTopic> = request.topics.iter().map(new_topic).collect();
     let command = CreateTopics { topics: topics.clone(), validate_only: request.validate_only };
-    let results = match client.command(Command::CreateTopics(command)).await {
+    let results = match client.mutate(header, STRICT_SINCE, Command::CreateTopics(command)).await {
         Ok(response) => response.topics_created(),
         Err(refusal) => refuse_all(&topics, &refusal),
     };

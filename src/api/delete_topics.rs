@@ -8,12 +8,21 @@ use super::cluster_view::{text, topic_name};
 use crate::base::TopicId;
 use crate::metadata::{Command, DeleteTopics, DeletedTopic, Refusal, TopicRef};
 use crate::wire::ErrorCode;
+use crate::wire::header::RequestHeader;
 
-pub async fn handle(client: &Client, version: i16, request: DeleteTopicsRequest) -> DeleteTopicsResponse {
+/// The first version whose clients know THROTTLING_QUOTA_EXCEEDED.
+const STRICT_SINCE: i16 = 5;
+
+pub async fn handle(
+    client: &Client,
+    header: &RequestHeader,
+    request: DeleteTopicsRequest,
+) -> DeleteTopicsResponse {
+    let version = header.version;
     let Plan { topics, mut answers } = plan(version, request);
     if !topics.is_empty() {
         let command = Command::DeleteTopics(DeleteTopics { topics: topics.clone() });
-        let results = match client.command(command).await {
+        let results = match client.mutate(header, STRICT_SINCE, command).await {
             Ok(response) => response.topics_deleted(),
             Err(refusal) => topics.into_iter().map(|topic| (topic, Err(refusal.clone()))).collect(),
         };

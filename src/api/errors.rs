@@ -1,26 +1,33 @@
-//! Which error codes an answer carries: for the count of errors by API. One line for each response; Kafka's
-//! `AbstractResponse.errorCounts` is the same, but for NONE, which is not counted here.
+//! Which error codes an answer carries, for the count of errors by API, and where it tells a throttle time. One line
+//! for each response; Kafka's `AbstractResponse.errorCounts` is the same, but for NONE, which is not counted here.
 
 use kafka_protocol::messages::{
-    AddOffsetsToTxnResponse, AddPartitionsToTxnResponse, AlterConfigsResponse,
+    AddOffsetsToTxnResponse, AddPartitionsToTxnResponse, AlterClientQuotasResponse, AlterConfigsResponse,
     AlterPartitionReassignmentsResponse, AlterReplicaLogDirsResponse, AlterShareGroupOffsetsResponse,
     ApiVersionsResponse, ConsumerGroupDescribeResponse, ConsumerGroupHeartbeatResponse,
     CreatePartitionsResponse, CreateTopicsResponse, DeleteGroupsResponse, DeleteRecordsResponse,
-    DeleteShareGroupOffsetsResponse, DeleteTopicsResponse, DescribeClusterResponse, DescribeConfigsResponse,
-    DescribeGroupsResponse, DescribeLogDirsResponse, DescribeProducersResponse,
-    DescribeTopicPartitionsResponse, DescribeTransactionsResponse, ElectLeadersResponse, EndTxnResponse,
-    FindCoordinatorResponse, HeartbeatResponse, IncrementalAlterConfigsResponse, InitProducerIdResponse,
-    JoinGroupResponse, LeaveGroupResponse, ListConfigResourcesResponse, ListGroupsResponse,
-    ListOffsetsResponse, ListPartitionReassignmentsResponse, ListTransactionsResponse, MetadataResponse,
-    OffsetCommitResponse, OffsetDeleteResponse, OffsetFetchResponse, OffsetForLeaderEpochResponse,
-    ShareGroupDescribeResponse, ShareGroupHeartbeatResponse, SyncGroupResponse, UnregisterBrokerResponse,
-    UpdateFeaturesResponse, WriteTxnMarkersResponse,
+    DeleteShareGroupOffsetsResponse, DeleteTopicsResponse, DescribeClientQuotasResponse,
+    DescribeClusterResponse, DescribeConfigsResponse, DescribeGroupsResponse, DescribeLogDirsResponse,
+    DescribeProducersResponse, DescribeTopicPartitionsResponse, DescribeTransactionsResponse,
+    DescribeUserScramCredentialsResponse, ElectLeadersResponse, EndTxnResponse, FindCoordinatorResponse,
+    HeartbeatResponse, IncrementalAlterConfigsResponse, InitProducerIdResponse, JoinGroupResponse,
+    LeaveGroupResponse, ListConfigResourcesResponse, ListGroupsResponse, ListOffsetsResponse,
+    ListPartitionReassignmentsResponse, ListTransactionsResponse, MetadataResponse, OffsetCommitResponse,
+    OffsetDeleteResponse, OffsetFetchResponse, OffsetForLeaderEpochResponse, ShareGroupDescribeResponse,
+    ShareGroupHeartbeatResponse, SyncGroupResponse, UnregisterBrokerResponse, UpdateFeaturesResponse,
+    WriteTxnMarkersResponse,
 };
 
 /// An answer that may carry errors.
 pub(super) trait ErrorCodes {
     /// Tells every code in it, 0 for none.
     fn each_error(&self, tell: &mut impl FnMut(i16));
+
+    /// No quota holds it up.
+    const IS_EXEMPT: bool = false;
+
+    /// Tells how long its client has to wait.
+    fn set_throttle_ms(&mut self, ms: i32);
 }
 
 /// The fields that lead to a code; all but the last are lists.
@@ -41,6 +48,10 @@ macro_rules! error_codes {
             fn each_error(&self, tell: &mut impl FnMut(i16)) {
                 $(follow!(tell, self, $($path)+);)+
             }
+
+            fn set_throttle_ms(&mut self, ms: i32) {
+                self.throttle_time_ms = ms;
+            }
         })+
     };
 }
@@ -50,6 +61,7 @@ error_codes! {
     AddPartitionsToTxnResponse: [error_code]
         [results_by_topic_v3_and_below.results_by_partition.partition_error_code]
         [results_by_transaction.topic_results.results_by_partition.partition_error_code];
+    AlterClientQuotasResponse: [entries.error_code];
     AlterConfigsResponse: [responses.error_code];
     AlterPartitionReassignmentsResponse: [error_code] [responses.partitions.error_code];
     AlterReplicaLogDirsResponse: [results.partitions.error_code];
@@ -63,6 +75,7 @@ error_codes! {
     DeleteRecordsResponse: [topics.partitions.error_code];
     DeleteShareGroupOffsetsResponse: [error_code] [responses.error_code];
     DeleteTopicsResponse: [responses.error_code];
+    DescribeClientQuotasResponse: [error_code];
     DescribeClusterResponse: [error_code];
     DescribeConfigsResponse: [results.error_code];
     DescribeGroupsResponse: [groups.error_code];
@@ -70,6 +83,7 @@ error_codes! {
     DescribeProducersResponse: [topics.partitions.error_code];
     DescribeTopicPartitionsResponse: [topics.error_code] [topics.partitions.error_code];
     DescribeTransactionsResponse: [transaction_states.error_code];
+    DescribeUserScramCredentialsResponse: [error_code] [results.error_code];
     ElectLeadersResponse: [error_code] [replica_election_results.partition_result.error_code];
     EndTxnResponse: [error_code];
     FindCoordinatorResponse: [error_code] [coordinators.error_code];
@@ -94,7 +108,17 @@ error_codes! {
     SyncGroupResponse: [error_code];
     UnregisterBrokerResponse: [error_code];
     UpdateFeaturesResponse: [error_code] [results.error_code];
-    WriteTxnMarkersResponse: [markers.topics.partitions.error_code];
+}
+
+/// Of brokers.
+impl ErrorCodes for WriteTxnMarkersResponse {
+    const IS_EXEMPT: bool = true;
+
+    fn each_error(&self, tell: &mut impl FnMut(i16)) {
+        follow!(tell, self, markers.topics.partitions.error_code);
+    }
+
+    fn set_throttle_ms(&mut self, _: i32) {}
 }
 
 #[cfg(test)]

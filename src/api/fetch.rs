@@ -83,11 +83,31 @@ pub(super) async fn handle(client: &Rc<Client>, header: &RequestHeader, body: &B
     }
     let image = client.shard.image();
     let (mut merged, shares) = split(client, &image, &context.partitions);
-    let bytes_max = bytes_max(client, &request);
+    let bytes_max = match follower {
+        Some(_) => bytes_max(client, &request),
+        None => bytes_max(client, &request).min(client.fetch_bytes_max(header)),
+    };
     let may_park = memory.may_park(client);
     fetch(client, &request, (follower, bytes_max, may_park), &mut merged, shares).await;
     limit(&mut merged, bytes_max);
+    if follower.is_none() {
+        let throttle_ms = client.throttle_fetch(header, answer_bytes(&merged));
+        if throttle_ms > 0 {
+            // Nothing is told, so that the session knows of nothing that was.
+            let session_id = client.sessions.throttled(&context);
+            let response = FetchResponse { throttle_ms, session_id, ..Default::default() };
+            return encode(client, header, response, Vec::new());
+        }
+    }
     respond(client, header, &context, merged)
+}
+
+/// What the answer takes on the wire, about.
+fn answer_bytes(merged: &[Merged]) -> u64 {
+    /// Of a response and of a partition in it, without records.
+    const HEAD_BYTES: u64 = 30;
+    const PARTITION_BYTES: u64 = 45;
+    HEAD_BYTES + merged.iter().map(|part| PARTITION_BYTES + part.bytes()).sum::<u64>()
 }
 
 /// Bound on the records of the whole answer.

@@ -221,6 +221,19 @@ impl SessionCache {
         context.kind == Kind::Full || has_news || !told_before
     }
 
+    /// The request is answered with nothing at all, because of a quota: the session to name in the answer. One that it
+    /// would have opened is not, for its client has been told nothing (`FetchContext.getThrottledResponse`).
+    pub(super) fn throttled(&self, context: &Context) -> SessionId {
+        match context.kind {
+            Kind::Incremental => context.session_id,
+            Kind::Sessionless => SessionId::NONE,
+            Kind::Full => {
+                self.forget(&mut self.sessions.borrow_mut(), context.session_id);
+                SessionId::NONE
+            }
+        }
+    }
+
     /// Ends the request's use of its session.
     pub(super) fn finish(&self, session: SessionId) {
         if let Some(session) = self.sessions.borrow_mut().get_mut(&session) {

@@ -297,10 +297,11 @@ pub async fn list(client: &Client, header: &RequestHeader, request: ListGroupsRe
 }
 
 pub async fn delete(client: &Client, header: &RequestHeader, body: &Bytes) -> Outcome {
-    let response = match guard::decode::<DeleteGroupsRequest>(header.version, body) {
+    let mut response = match guard::decode::<DeleteGroupsRequest>(header.version, body) {
         Ok(request) => delete_all(client, header, request).await,
         Err(error) => return malformed(header, error),
     };
+    response.set_throttle_ms(client.throttle_request(header));
     response.each_error(&mut |code| client.shard.requests.error(header.api, code));
     answer(header, newer::encode_delete_groups(header.version, header.correlation_id, &response))
 }

@@ -11,11 +11,12 @@ use kafka_protocol::protocol::{Encodable, HeaderVersion, Request};
 
 use super::errors::ErrorCodes;
 use super::{
-    Client, Outcome, alter_replica_log_dirs, answer, api_versions, configs, create_partitions, create_topics,
-    delete_records, delete_topics, describe_cluster, describe_log_dirs, describe_producers,
+    Client, Outcome, alter_replica_log_dirs, answer, api_versions, client_quotas, configs, create_partitions,
+    create_topics, delete_records, delete_topics, describe_cluster, describe_log_dirs, describe_producers,
     describe_topic_partitions, elect_leaders, fetch, find_coordinator, groups, init_producer_id,
-    list_offsets, malformed, metadata, offset_for_leader_epoch, offsets, produce, reassignments, share_fetch,
-    share_groups, transactions, txn_offset_commit, unregister_broker, update_features, write_txn_markers,
+    list_offsets, malformed, metadata, offset_for_leader_epoch, offsets, produce, reassignments,
+    scram_credentials, share_fetch, share_groups, transactions, txn_offset_commit, unregister_broker,
+    update_features, write_txn_markers,
 };
 use crate::wire::header::RequestHeader;
 use crate::wire::read::DecodeError;
@@ -39,7 +40,7 @@ pub(super) fn handler(key: ApiKey) -> Option<Handler> {
             typed(client, header, body, move |request| list_offsets::handle(client, header.version, request))
         },
         ApiKey::Metadata => |client, header, body| {
-            typed(client, header, body, move |request| metadata::handle(client, header.version, request))
+            typed(client, header, body, move |request| metadata::handle(client, header, request))
         },
         ApiKey::OffsetCommit => |client, header, body| {
             let decoded = topic_ids::offset_commit(header.version, &body);
@@ -76,10 +77,10 @@ pub(super) fn handler(key: ApiKey) -> Option<Handler> {
             typed(client, header, body, move |request| api_versions::handle(client, header.version, request))
         },
         ApiKey::CreateTopics => |client, header, body| {
-            typed(client, header, body, move |request| create_topics::handle(client, header.version, request))
+            typed(client, header, body, move |request| create_topics::handle(client, header, request))
         },
         ApiKey::DeleteTopics => |client, header, body| {
-            typed(client, header, body, move |request| delete_topics::handle(client, header.version, request))
+            typed(client, header, body, move |request| delete_topics::handle(client, header, request))
         },
         ApiKey::DeleteRecords => |client, header, body| {
             typed(client, header, body, move |request| delete_records::handle(client, request))
@@ -134,7 +135,7 @@ pub(super) fn handler(key: ApiKey) -> Option<Handler> {
             })
         },
         ApiKey::CreatePartitions => |client, header, body| {
-            typed(client, header, body, move |request| create_partitions::handle(client, request))
+            typed(client, header, body, move |request| create_partitions::handle(client, header, request))
         },
         ApiKey::DeleteGroups => {
             |client, header, body| Box::pin(async move { groups::delete(client, header, &body).await })
@@ -154,6 +155,15 @@ pub(super) fn handler(key: ApiKey) -> Option<Handler> {
         ApiKey::OffsetDelete => |client, header, body| {
             typed(client, header, body, move |request| offsets::delete(client, header, request))
         },
+        ApiKey::DescribeClientQuotas => |client, header, body| {
+            typed(client, header, body, move |request| client_quotas::describe(client, request))
+        },
+        ApiKey::AlterClientQuotas => |client, header, body| {
+            typed(client, header, body, move |request| client_quotas::alter(client, request))
+        },
+        ApiKey::DescribeUserScramCredentials => {
+            |client, header, body| typed(client, header, body, scram_credentials::describe)
+        }
         ApiKey::DescribeCluster => |client, header, body| {
             typed(client, header, body, move |request| {
                 describe_cluster::handle(client, header.version, request)
@@ -235,7 +245,10 @@ where
             Ok(request) => request,
             Err(error) => return malformed(header, error),
         };
-        let response = handle(request).await;
+        let mut response = handle(request).await;
+        if !S::IS_EXEMPT {
+            response.set_throttle_ms(client.throttle_request(header));
+        }
         response.each_error(&mut |code| client.shard.requests.error(header.api, code));
         let version = header.api.codec_version(header.version);
         answer(header, guard::encode(version, header.correlation_id, &response))

@@ -22,9 +22,11 @@ use crate::metadata::{
     Command, CreateTopics, NewTopic, PartitionImage, Refusal, TopicImage, check_topic_name,
 };
 use crate::wire::ErrorCode;
+use crate::wire::header::RequestHeader;
 
 /// Answers a request; creates topics first where it asks for that and the broker's settings allow it.
-pub async fn handle(client: &Client, version: i16, request: MetadataRequest) -> MetadataResponse {
+pub async fn handle(client: &Client, header: &RequestHeader, request: MetadataRequest) -> MetadataResponse {
+    let version = header.version;
     if let Some(code) = refusal(version, &request) {
         return refuse_all(&request, code);
     }
@@ -38,8 +40,9 @@ pub async fn handle(client: &Client, version: i16, request: MetadataRequest) -> 
         if !topics.is_empty() {
             let names: Vec<String> = topics.iter().map(|topic| topic.name.clone()).collect();
             let command = Command::CreateTopics(CreateTopics { topics, validate_only: false });
-            refused = match client.command(command).await {
-                Ok(response) => failures(response.topics_created()),
+            // Over its quota the client is told that there is no such topic, and asks again (`AutoTopicCreationManager`).
+            refused = match client.command_under_quota(header, true, command).await {
+                Ok((_, response)) => failures(response.topics_created()),
                 Err(Refusal { code, .. }) => names.into_iter().map(|name| (name, code)).collect(),
             };
         }
@@ -82,12 +85,14 @@ fn missing_topics(request: &MetadataRequest, exists: impl Fn(&str) -> bool) -> V
     missing
 }
 
-/// Why topics were not created. That another client was first is no reason.
+/// Why topics were not created. That another client was first is no reason, and a quota none that is told.
 fn failures<T>(results: Vec<(String, Result<T, Refusal>)>) -> HashMap<String, ErrorCode> {
     results
         .into_iter()
         .filter_map(|(name, result)| Some((name, result.err()?.code)))
-        .filter(|(_, code)| *code != ErrorCode::TopicAlreadyExists)
+        .filter(|(_, code)| {
+            !matches!(code, ErrorCode::TopicAlreadyExists | ErrorCode::ThrottlingQuotaExceeded)
+        })
         .collect()
 }
 

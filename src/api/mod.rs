@@ -13,6 +13,7 @@ pub mod broker_heartbeat;
 pub mod broker_registration;
 mod brokers;
 mod client;
+pub mod client_quotas;
 mod cluster_view;
 pub mod configs;
 mod coordinator_log;
@@ -47,12 +48,14 @@ pub mod produce;
 mod questions;
 pub mod reassignments;
 mod replica_fetch;
+mod scram_credentials;
 pub mod share_driver;
 mod share_elsewhere;
 mod share_fetch;
 mod share_groups;
 mod share_session;
 mod shares;
+mod throttle;
 mod transactional;
 mod transactions;
 pub mod txn_driver;
@@ -63,6 +66,7 @@ mod verification;
 mod write_txn_markers;
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -133,14 +137,21 @@ pub fn may_overlap(api: &Api) -> bool {
 /// The answer to a request that takes nothing to answer: nearly all where there are thousands of members of groups. All
 /// before it are answered.
 pub fn answer_at_once(client: &Client, header: &RequestHeader, body: &Bytes) -> Option<Bytes> {
+    if client.is_timed(header) {
+        return None;
+    }
     groups::answer_beat(client, header, body)
 }
 
 /// Serves one request that stands alone: all before it are answered.
 pub async fn serve(client: &Rc<Client>, header: &RequestHeader, body: Bytes) -> Outcome {
-    match handlers::handler(header.api.key) {
-        Some(handle) => handle(client, header, body).await,
-        None => Outcome::Close(CloseReason::NoHandler { api: header.api.name }),
+    let Some(handle) = handlers::handler(header.api.key) else {
+        return Outcome::Close(CloseReason::NoHandler { api: header.api.name });
+    };
+    let serving = handle(client, header, body);
+    match client.is_timed(header) {
+        true => throttle::Timed::new(client, Duration::ZERO, serving).await,
+        false => serving.await,
     }
 }
 

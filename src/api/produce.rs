@@ -14,6 +14,7 @@ use futures::channel::oneshot;
 
 use super::client::{Target, find_partition, find_topic};
 use super::shares::{Place, Share, Shares};
+use super::throttle::Timed;
 use super::transactional::{Transaction, find_transaction, verify_shares};
 use super::verification::{Operation, produce_failure};
 use super::{Client, CloseReason, Outcome, answer, malformed};
@@ -66,10 +67,28 @@ pub async fn begin(
     header: &RequestHeader,
     body: Bytes,
 ) -> Pin<Box<dyn Future<Output = Outcome>>> {
+    if !client.is_timed(header) {
+        return begin_untimed(client, header, body).await;
+    }
+    let mut beginning = Timed::new(client, Duration::ZERO, Box::pin(begin_untimed(client, header, body)));
+    let future = (&mut beginning).await;
+    let written = clock::monotonic();
+    // The write is the greater part of it: not left to a turn in which others have theirs.
+    client.shard.end_turn();
+    let spent = beginning.spent() + clock::monotonic().since(written);
+    Box::pin(Timed::new(client, spent, future))
+}
+
+async fn begin_untimed(
+    client: &Rc<Client>,
+    header: &RequestHeader,
+    body: Bytes,
+) -> Pin<Box<dyn Future<Output = Outcome>>> {
     let request = match ProduceRequest::decode(header.version, &body) {
         Ok(request) => request,
         Err(error) => return done(malformed(header, error)),
     };
+    client.count_produce(header, request_bytes(header, &body));
     drop(body);
     let acks = match request.acks {
         produce::Acks::None => Acks::None,
@@ -78,7 +97,7 @@ pub async fn begin(
         produce::Acks::Invalid(_) => {
             let response = refuse_all(&request, ErrorCode::InvalidRequiredAcks);
             count_errors(client, header, &response);
-            return done(answer(header, response.encode(header.version, header.correlation_id)));
+            return done(acknowledge(client, header, response));
         }
     };
     let transaction = match find_transaction(&request) {
@@ -89,7 +108,7 @@ pub async fn begin(
         Err(code) => {
             let response = refuse_all(&request, code);
             count_errors(client, header, &response);
-            return done(answer(header, response.encode(header.version, header.correlation_id)));
+            return done(acknowledge(client, header, response));
         }
     };
     let image = client.shard.image();
@@ -167,13 +186,26 @@ async fn finish(client: &Rc<Client>, header: &RequestHeader, acks: Acks, queued:
     client.note_waited(verified + longest_wait);
     count_errors(client, header, &response);
     if acks == Acks::None {
+        client.throttle_produce(header, false);
         return match first_error(&response) {
             None => Outcome::Silent,
             Some(code) => Outcome::Close(CloseReason::UnacknowledgedFailure(code)),
         };
     }
     name_leaders(client, &mut response);
+    acknowledge(client, header, response)
+}
+
+fn acknowledge(client: &Client, header: &RequestHeader, mut response: ProduceResponse) -> Outcome {
+    response.throttle_ms = client.throttle_produce(header, true);
     answer(header, response.encode(header.version, header.correlation_id))
+}
+
+/// The length of the request without its prefix, which is what a quota counts; but for tagged fields of the header.
+fn request_bytes(header: &RequestHeader, body: &Bytes) -> usize {
+    const FIXED: usize = 10;
+    let tags = usize::from(header.version >= header.api.flexible);
+    FIXED + header.client_id.as_ref().map_or(0, Bytes::len) + tags + body.len()
 }
 
 fn done(outcome: Outcome) -> Pin<Box<dyn Future<Output = Outcome>>> {

@@ -63,7 +63,7 @@ pub(super) async fn fetch(client: &Rc<Client>, header: &RequestHeader, body: &By
         Ok(request) => request,
         Err(error) => return malformed(header, error),
     };
-    let response = match serve_fetch(client, request).await {
+    let mut response = match serve_fetch(client, request).await {
         Ok(response) => response,
         Err(refusal) => ShareFetchResponse {
             error: Some(refusal.code),
@@ -78,6 +78,10 @@ pub(super) async fn fetch(client: &Rc<Client>, header: &RequestHeader, body: &By
         requests.error_code(header.api, partition.acknowledge_error);
         client.shard.counters.fetched_bytes.add(partition.records.len() as u64);
     }
+    // Over its quota too a member gets what it has acquired: nobody else would, for as long as it is locked.
+    let bytes = response.topics.iter().flat_map(|(_, partitions)| partitions);
+    let bytes = bytes.map(|partition| partition.records.len() as u64).sum();
+    response.throttle_ms = client.throttle_given(header, bytes);
     match response.encode(header.version, header.correlation_id) {
         Ok(pieces) => Outcome::Answer(pieces.into_iter().map(Piece::Bytes).collect()),
         Err(error) => {
@@ -93,7 +97,7 @@ pub(super) async fn acknowledge(client: &Rc<Client>, header: &RequestHeader, bod
         Ok(request) => request,
         Err(error) => return malformed(header, error),
     };
-    let response = match serve_acknowledge(client, request).await {
+    let mut response = match serve_acknowledge(client, request).await {
         Ok(response) => response,
         Err(refusal) => ShareAcknowledgeResponse {
             error: Some(refusal.code),
@@ -106,6 +110,7 @@ pub(super) async fn acknowledge(client: &Rc<Client>, header: &RequestHeader, bod
     for partition in response.topics.iter().flat_map(|(_, partitions)| partitions) {
         requests.error_code(header.api, partition.error);
     }
+    response.throttle_ms = client.throttle_request(header);
     super::answer(header, response.encode(header.version, header.correlation_id))
 }
 

@@ -246,7 +246,8 @@ pub(super) async fn describe_offsets(client: &Client, header: &RequestHeader, bo
             Err(code) => DescribedOffsetGroup { id: id.0, error: Some(code), topics: Vec::new() },
         });
     }
-    let described = DescribedOffsets { groups };
+    let throttle_ms = client.throttle_request(header);
+    let described = DescribedOffsets { throttle_ms, groups };
     described.errors().for_each(|code| client.shard.requests.error_code(header.api, code));
     super::answer(header, described.encode(header.version, header.correlation_id))
 }

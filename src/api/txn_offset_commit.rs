@@ -27,10 +27,11 @@ const NO_SEQUENCE: i32 = -1;
 
 pub async fn handle(client: &Client, header: &RequestHeader, body: &Bytes) -> Outcome {
     let version = header.version;
-    let response = match newer::txn_offset_commit(version, body) {
+    let mut response = match newer::txn_offset_commit(version, body) {
         Ok(request) => fit(version, commit(client, header, request).await),
         Err(error) => return malformed(header, error),
     };
+    response.set_throttle_ms(client.throttle_request(header));
     response.each_error(&mut |code| client.shard.requests.error(header.api, code));
     answer(header, newer::encode_txn_offset_commit(version, header.correlation_id, &response))
 }

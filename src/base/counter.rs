@@ -218,6 +218,8 @@ crate::counters! {
         pub producer_ids_refused: limit "producer_ids",
         /// A coordinator had as much to ask another broker as may wait for one.
         pub broker_questions_refused: limit "broker_questions",
+        /// A user or client id with a quota came while kuring.quota.clients.max of them were measured apart.
+        pub quota_clients_crowded: limit "quota_clients",
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use super::beats::Run;
 use super::gate::{Gate, Pass};
@@ -19,6 +20,8 @@ pub struct Accepted {
     pub pass: Pass,
     /// It comes from another shard.
     pub(super) moved: Option<Moved>,
+    /// It is not served, but closed after that time.
+    pub(super) held: Option<Duration>,
 }
 
 /// What a connection takes along to another shard.
@@ -65,9 +68,13 @@ pub fn listen(
 ) -> std::io::Result<Listening> {
     let listener_name = name.clone();
     let acceptor = listener.accept_with(move |fd, peer| {
-        let Some(pass) = gate.enter(&listener_name, peer.ip()) else { return };
+        let (held, pass) = match gate.hold(&listener_name, peer.ip()) {
+            Some((time, pass)) => (Some(time), pass),
+            None => (None, gate.enter(&listener_name, peer.ip())),
+        };
+        let Some(pass) = pass else { return };
         let shard = pass.shard();
-        let accepted = Accepted { fd, peer, listener: listener_name.clone(), pass, moved: None };
+        let accepted = Accepted { fd, peer, listener: listener_name.clone(), pass, moved: None, held };
         if shards[shard].push(accepted).is_err() {
             tracing::debug!(%peer, "connection dropped: its shard has stopped");
         }

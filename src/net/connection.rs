@@ -7,6 +7,7 @@
 
 mod greeting;
 mod moving;
+mod mute;
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -264,6 +265,7 @@ impl Connection {
             // What is not begun when the connection is closed or the broker stops stays so: its answer would reach
             // nobody, and of several batches in the log that were never answered the next start knows few.
             while self.end_to_come().is_none()
+                && !self.is_mute()
                 && let Some(frame) = self.next_frame()?
             {
                 self.serve_frame(frame).await?;
@@ -275,6 +277,11 @@ impl Connection {
             self.send_answers().await?;
             yield_if_needed().await;
             self.look_where_it_leans();
+            if self.is_mute() && self.end_to_come().is_none() {
+                let has_requests = !self.buffer.filled().is_empty();
+                self.stay_mute(has_requests).await?;
+                continue;
+            }
             self.wait().await?;
         }
     }
@@ -305,7 +312,7 @@ impl Connection {
 
     async fn serve_frame(&mut self, frame: Bytes) -> Result<(), End> {
         self.shard.counters.requests.increment();
-        let begun = if self.is_fresh { self.received } else { clock::monotonic() };
+        let mut begun = if self.is_fresh { self.received } else { clock::monotonic() };
         self.is_fresh = false;
         let received = self.received;
         let frame_bytes = frame.len();
@@ -323,6 +330,12 @@ impl Connection {
         let mut request = match parsed {
             Request::Known { header, body } if api::may_overlap(header.api) => {
                 self.make_room_in_flight(frame_bytes).await?;
+                if self.is_mute()
+                    || !self.in_flight.is_empty() && self.client.comes_to_its_quota(&header, frame_bytes)
+                {
+                    self.stay_mute(true).await?;
+                    begun = clock::monotonic();
+                }
                 self.shard.requests.begun(header.api);
                 let log = self.connections.request_log.begin(&header, frame_bytes);
                 let times = Times { api: header.api, received, begun, log };
@@ -334,6 +347,11 @@ impl Connection {
             request => request,
         };
         self.settle_all().await?;
+        if self.is_mute() {
+            // For one of those that were before it.
+            self.stay_mute(true).await?;
+            begun = clock::monotonic();
+        }
         // Until it has memory it stays in the receive chunk, where it is counted.
         let charge = match &request {
             Request::Known { header, .. } => self.charge_request(header.api.key, frame_bytes).await?,
@@ -657,6 +675,9 @@ impl Connection {
         let waited = self.client.take_waited();
         let local = answered.since(begun).saturating_sub(waited);
         self.shard.requests.answered(api, begun.since(received), local, waited);
+        if let Some(throttle) = self.client.take_throttle() {
+            self.shard.requests.throttled(api, throttle);
+        }
         if let Some(log) = &mut log {
             (log.queue, log.local, log.remote) = (begun.since(received), local, waited);
         }

@@ -2,15 +2,19 @@
 //! the process, shared by the accepting threads; a shard touches it only when a connection ends.
 //!
 //! Over `max.connections` or `max.connection.creation.rate` the accepting thread of the listener waits, and those
-//! behind stay in the backlog; over `max.connections.per.ip` the connection is closed.
+//! behind stay in the backlog; over `max.connections.per.ip` the connection is closed. One that comes faster than its
+//! address may ([`super::hold`]) is held for a while, in one of the places, and then closed.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::hold::IpLimits;
 use crate::base::clock::{self, Monotonic};
 use crate::config::{ConnectionLimits, ListenerName};
+use crate::metadata::ClientQuotas;
+use crate::shard::QuotaMeters;
 
 /// Counts connections and says who may come in.
 #[derive(Clone)]
@@ -24,6 +28,7 @@ struct Shared {
 
 struct State {
     limits: ConnectionLimits,
+    ip_limits: Option<IpLimits>,
     /// The listener whose connections `max.connections` does not keep out: the inter-broker one, if there are others.
     protected: Option<ListenerName>,
     /// Connections that the limit on open files leaves room for beside the logs.
@@ -46,6 +51,8 @@ pub struct GateCounts {
     pub accepted: u64,
     /// Closed: `max.connections.per.ip` and its overrides.
     pub over_ip: u64,
+    /// Held and then closed: `connection_creation_rate` of the address.
+    pub over_ip_rate: u64,
     /// Made to wait: `max.connections`, the broker's or a listener's, or the descriptors.
     pub waited_for_place: u64,
     /// Made to wait: `max.connection.creation.rate`, the broker's or a listener's.
@@ -96,6 +103,7 @@ impl Gate {
         let open = (0..usize::from(shards)).map(|shard| only.is_none_or(|only| only.contains(&shard)));
         let state = State {
             limits,
+            ip_limits: None,
             protected,
             descriptors: u32::MAX,
             per_shard: vec![0; usize::from(shards)],
@@ -123,6 +131,12 @@ impl Gate {
         self.0.changed.notify_all();
     }
 
+    /// New quotas of addresses, for connections to come.
+    pub fn set_quotas(&self, quotas: &ClientQuotas, meters: &Arc<QuotaMeters>) {
+        let ip_limits = IpLimits::of(quotas, meters);
+        self.state().ip_limits = ip_limits;
+    }
+
     /// Lets nobody in any more; those who wait are sent away.
     pub fn close(&self) {
         self.state().closed = true;
@@ -136,6 +150,21 @@ impl Gate {
     /// Connections that are in.
     pub fn connections(&self) -> u32 {
         self.state().total
+    }
+
+    /// How long a connection from `ip` is to be held before it is closed, if it comes too soon, and a place for that
+    /// time. Without one it is closed at once.
+    pub(super) fn hold(&self, listener: &ListenerName, ip: IpAddr) -> Option<(Duration, Option<Pass>)> {
+        let limits = self.state().ip_limits.clone()?;
+        let time = limits.hold(ip, clock::monotonic())?;
+        let mut state = self.state();
+        state.counts.over_ip_rate += 1;
+        let has_place = state.has_place(listener) && state.total < state.limits.total;
+        if !has_place {
+            return Some((time, None));
+        }
+        let pass = self.admit(state, listener, ip.to_canonical());
+        Some((time, pass))
     }
 
     /// A place for a connection from `ip`. Waits for one on the calling thread; `None` when it is to be closed.
@@ -383,6 +412,35 @@ mod tests {
         assert!(gate.enter(&name("a"), HERE).is_none());
         assert!(gate.enter(&name("a"), IpAddr::from([10, 0, 0, 1])).is_some());
         assert_eq!(gate.counts().over_ip, 1);
+    }
+
+    #[test]
+    fn an_address_that_comes_too_fast_is_held_in_a_place_if_there_is_one() {
+        use crate::base::Windows;
+        use crate::config::QuotaSettings;
+        use crate::metadata::{QuotaEntity, QuotaKey, QuotaLimit, QuotaName, Record, State as Metadata};
+
+        let mut metadata = Metadata::default();
+        let entity = QuotaEntity { ip: Some(QuotaName::Default), ..QuotaEntity::default() };
+        let limit = Some(QuotaLimit::new(1.0));
+        let record = Record::ClientQuota { entity, key: QuotaKey::ConnectionCreationRate, limit };
+        metadata.apply(1, &[record]).unwrap();
+        let windows = Windows::new(1, 3600);
+        let settings = QuotaSettings { windows, controller_windows: windows, clients_max: 10 };
+        let meters = Arc::new(QuotaMeters::new(&settings));
+        let gate = Gate::new(limits(2, 100), 1, None, None);
+        assert!(gate.hold(&name("a"), HERE).is_none(), "nothing is limited");
+        gate.set_quotas(metadata.image().client_quotas(), &meters);
+        // With one window the first ones come at an endless rate.
+        let (time, first) = gate.hold(&name("a"), HERE).unwrap();
+        assert!(!time.is_zero() && first.is_some());
+        let _client = gate.enter(&name("a"), HERE).unwrap();
+        assert!(gate.hold(&name("a"), HERE).unwrap().1.is_none(), "all places are taken");
+        assert_eq!((gate.counts().over_ip_rate, gate.connections()), (2, 2));
+        drop(first);
+        assert_eq!(gate.connections(), 1);
+        gate.set_quotas(&ClientQuotas::default(), &meters);
+        assert!(gate.hold(&name("a"), HERE).is_none());
     }
 
     #[test]

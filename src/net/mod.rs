@@ -9,6 +9,7 @@ mod beats;
 mod connection;
 mod figures;
 mod gate;
+mod hold;
 mod memory;
 mod registry;
 mod request_log;

@@ -97,7 +97,7 @@ impl Entry {
     /// What it holds that others may wait for and its peer could give back.
     fn relievable_bytes(&self) -> usize {
         match self.watch.phase() {
-            Phase::Idle | Phase::Receiving | Phase::Parked => self.received.held_bytes(),
+            Phase::Idle | Phase::Receiving | Phase::Parked | Phase::Muted => self.received.held_bytes(),
             Phase::Sending => self.answer_bytes.get(),
             Phase::Serving => 0,
         }
@@ -148,6 +148,15 @@ impl Connections {
                 for accepted in batch.drain(..) {
                     if taker.draining.get() {
                         taker.drop_on_its_way(&accepted);
+                        continue;
+                    }
+                    if let Some(time) = accepted.held {
+                        let time = owner.sleep(time);
+                        spawn(Queue::Back, "held connection", async move {
+                            time.await;
+                            drop(accepted);
+                        })
+                        .detach();
                         continue;
                     }
                     if accepted.moved.is_none() && accepted.pass.displaces() {

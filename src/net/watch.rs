@@ -25,6 +25,8 @@ pub(super) enum Phase {
     Parked,
     /// The peer, to take an answer.
     Sending,
+    /// Its time to pass, because its client is over a quota.
+    Muted,
 }
 
 /// Why a connection is closed.
@@ -135,7 +137,7 @@ impl Watch {
         let is_idle = is_over(self.last_active.get(), limits.idle_time_max);
         let (limit, slow) = match self.phase.get() {
             Phase::Idle => return is_idle.then_some(Verdict::Idle),
-            Phase::Serving | Phase::Parked => return None,
+            Phase::Serving | Phase::Parked | Phase::Muted => return None,
             Phase::Receiving => (limits.request_time_max, Verdict::SlowRequest),
             Phase::Sending => (limits.response_time_max, Verdict::SlowResponse),
         };
@@ -252,6 +254,17 @@ mod tests {
         watch.enter(Phase::Idle, at(10));
         assert_eq!(watch.verdict(&limits(), at(5009)), None);
         assert_eq!(watch.verdict(&limits(), at(5010)), Some(Verdict::Idle));
+    }
+
+    #[test]
+    fn who_is_muted_is_not_idle() {
+        let watch = Watch::new(at(0));
+        watch.enter(Phase::Serving, at(0));
+        watch.enter(Phase::Muted, at(10));
+        assert_eq!(watch.verdict(&limits(), at(90_000)), None);
+        watch.enter(Phase::Idle, at(90_000));
+        assert_eq!(watch.verdict(&limits(), at(94_999)), None);
+        assert_eq!(watch.verdict(&limits(), at(95_000)), Some(Verdict::Idle));
     }
 
     #[test]

@@ -35,7 +35,9 @@ use crate::net::{Accepted, Connections, Gate, Listening, listen};
 use crate::raft::{self, Quorum};
 use crate::replica::Fetchers;
 use crate::shard::messages::{CheckpointEntry, Reply, Request};
-use crate::shard::{Directories, Lanes, Settings, Shard, lanes, start_cleaner, write_last_checkpoints};
+use crate::shard::{
+    Directories, Lanes, QuotaMeters, Settings, Shard, lanes, start_cleaner, write_last_checkpoints,
+};
 
 /// How long a stop waits for requests in service before their connections are cut.
 const DRAIN_MAX: Duration = Duration::from_millis(1000);
@@ -90,12 +92,14 @@ pub(super) fn run(config: BrokerConfig) -> Result<(), StartError> {
         Some(prepared) => Some(prepared.greetings(&config, &opened.cluster_id, &opened.directories)?),
         None => None,
     };
+    let quotas = Arc::new(QuotaMeters::new(&config.quotas));
     let settings = Settings {
         broker: config.node_id,
         config: Arc::new(config),
         directories: opened.directories.clone(),
         greetings,
         controller: Arc::default(),
+        quotas,
     };
     let (senders, mailboxes): (Vec<Sender<Accepted>>, Vec<Mailbox<Accepted>>) =
         (0..shards).map(|_| mailbox()).unzip();

@@ -95,6 +95,7 @@ impl Publisher {
         }
         *sent = version;
         self.gate.set_limits(configs::levels(&image, self.shard.config()).connection_limits());
+        self.gate.set_quotas(image.client_quotas(), &self.shard.settings().quotas);
         self.groups.expect(&image);
         self.transactions.expect(&image);
         self.shares.expect(&image);

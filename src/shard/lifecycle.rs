@@ -41,6 +41,7 @@ impl Shard {
     pub(super) fn publish(self: &Rc<Self>, reply_to: ReplyTo, image: Arc<Image>) {
         let old = self.image.replace(image.clone());
         self.know_brokers(&image);
+        self.know_quotas(&old, &image);
         let changes = image.changes_since(&old);
         // The first image tells of what was there before this process.
         let is_new = old.version() > 0;

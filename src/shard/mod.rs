@@ -26,6 +26,7 @@ mod parked;
 mod placement;
 mod pump;
 mod queries;
+mod quotas;
 mod replica;
 mod requests;
 mod roles;
@@ -52,6 +53,7 @@ pub use figures::{Detail, Figures, LogFigures, PartitionFigures, WantedFigures};
 pub use follow::{Cut, NotAppended, Received};
 pub use mesh::{CallHandle, Lanes, PendingReply, ReplyTo, lanes};
 pub use placement::{PartitionKey, owner};
+pub use quotas::QuotaMeters;
 pub use requests::{ApiRecorded, Phase, RequestFigures};
 pub use space::Space;
 
@@ -77,6 +79,8 @@ pub struct Settings {
     /// How this broker makes itself known to others; `None` where it is alone.
     pub greetings: Option<Arc<Greetings>>,
     pub controller: Arc<ControllerNote>,
+    /// How fast clients with quotas are.
+    pub quotas: Arc<QuotaMeters>,
 }
 
 /// Who the controller of a cluster is, as far as this node knows; shard 0 notes it. Nobody, on a node alone.
@@ -151,6 +155,14 @@ crate::counters! {
         pub share_partitions_refused: limit "share_partitions",
         /// A share session was to be opened while as many as may be were open.
         pub share_sessions_refused: limit "share_sessions",
+        /// Produce requests after which their clients had to wait, because of producer_byte_rate.
+        pub throttled_producer_byte_rate: total "kuring_throttled_producer_byte_rate_total",
+        /// Fetches that were answered empty, or after which their clients had to wait, because of consumer_byte_rate.
+        pub throttled_consumer_byte_rate: total "kuring_throttled_consumer_byte_rate_total",
+        /// Requests after which their clients had to wait, because of request_percentage.
+        pub throttled_request_percentage: total "kuring_throttled_request_percentage_total",
+        /// Requests after which their clients had to wait, because of controller_mutation_rate.
+        pub throttled_controller_mutation_rate: total "kuring_throttled_controller_mutation_rate_total",
         /// Requests that took kuring.request.log.slow.ms or longer.
         pub slow_requests: total "kuring_slow_requests_total",
         /// Produce requests whose acknowledgement did not come in their time.
@@ -237,6 +249,7 @@ pub struct Shard {
     settings: Settings,
     mesh: mesh::Mesh,
     image: RefCell<Arc<Image>>,
+    quotas: quotas::ShardQuotas,
     /// Ends with the openings and deletions of the last image that had some.
     publishing: RefCell<Option<oneshot::Receiver<()>>>,
     replicas: RefCell<HashMap<PartitionKey, Rc<Replica>, ahash::RandomState>>,
@@ -302,6 +315,7 @@ impl Shard {
             settings,
             mesh,
             image: RefCell::new(Arc::new(Image::default())),
+            quotas: quotas::ShardQuotas::default(),
             publishing: RefCell::default(),
             replicas: RefCell::default(),
             last_log_config: RefCell::default(),

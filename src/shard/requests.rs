@@ -19,6 +19,8 @@ pub enum Phase {
     /// Parked: for data to come, for the disk under `kuring.durability=fsync`, for other members of a group, for
     /// the controller.
     Remote,
+    /// What its answer told the client to wait, and for which its connection is muted; only of those that are told to.
+    Throttle,
     /// From the answer to the last of its bytes in the kernel's hands.
     Send,
     /// From the receive to the end of the send.
@@ -26,7 +28,8 @@ pub enum Phase {
 }
 
 impl Phase {
-    pub const ALL: [Phase; 5] = [Phase::Queue, Phase::Local, Phase::Remote, Phase::Send, Phase::Total];
+    pub const ALL: [Phase; 6] =
+        [Phase::Queue, Phase::Local, Phase::Remote, Phase::Throttle, Phase::Send, Phase::Total];
 
     /// As the label of the metric has it.
     pub fn name(self) -> &'static str {
@@ -34,6 +37,7 @@ impl Phase {
             Phase::Queue => "queue",
             Phase::Local => "local",
             Phase::Remote => "remote",
+            Phase::Throttle => "throttle",
             Phase::Send => "send",
             Phase::Total => "total",
         }
@@ -79,6 +83,11 @@ impl RequestFigures {
         figures.phases[Phase::Queue as usize].record(queue);
         figures.phases[Phase::Local as usize].record(local);
         figures.phases[Phase::Remote as usize].record(remote);
+    }
+
+    /// The answer tells a throttle time.
+    pub fn throttled(&self, api: &Api, throttle: Duration) {
+        self.of(api).phases[Phase::Throttle as usize].record(throttle);
     }
 
     /// The answer has left. About 4 ns.
@@ -132,13 +141,14 @@ mod tests {
         figures.begun(fetch);
         let ms = Duration::from_millis;
         figures.answered(fetch, ms(1), ms(2), ms(3));
+        figures.throttled(fetch, ms(7));
         figures.sent(fetch, ms(4), ms(10));
         figures.error(fetch, 0);
         figures.error(fetch, 3);
         figures.error_code(fetch, Some(ErrorCode::UnknownTopicOrPartition));
         let [recorded] = &figures.recorded()[..] else { panic!("one API") };
         assert_eq!((recorded.api.name, recorded.begun), ("Fetch", 1));
-        assert_eq!(recorded.phases.map(|phase| phase.sum_ns / 1_000_000), [1, 2, 3, 4, 10]);
+        assert_eq!(recorded.phases.map(|phase| phase.sum_ns / 1_000_000), [1, 2, 3, 7, 4, 10]);
         assert_eq!(recorded.errors, BTreeMap::from([(3, 2)]));
     }
 }

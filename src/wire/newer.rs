@@ -144,7 +144,9 @@ pub fn encode_txn_offset_commit(
             let answered = TxnOffsetCommitResponseTopic::default().with_name(topic.name.clone());
             answered.with_partitions(partitions.collect())
         });
-        let response = TxnOffsetCommitResponse::default().with_topics(topics.collect());
+        let response = TxnOffsetCommitResponse::default()
+            .with_throttle_time_ms(response.throttle_time_ms)
+            .with_topics(topics.collect());
         return guard::encode(version, correlation_id, &response);
     }
     let mut writer = response_to(ApiKey::TxnOffsetCommit, version, correlation_id);

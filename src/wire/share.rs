@@ -163,6 +163,7 @@ impl Default for Leader {
 
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct ShareFetchResponse {
+    pub throttle_ms: i32,
     pub error: Option<ErrorCode>,
     pub message: Option<String>,
     pub lock_timeout_ms: i32,
@@ -192,7 +193,7 @@ impl ShareFetchResponse {
     pub fn encode(&self, version: i16, correlation_id: CorrelationId) -> Result<Vec<Bytes>, EncodeError> {
         let mut writer = Writer::response(api(ApiKey::ShareFetch), version, correlation_id);
         let mut gaps: Vec<(usize, Bytes)> = Vec::new();
-        write_head(&mut writer, self.error, self.message.as_deref());
+        write_head(&mut writer, self.throttle_ms, self.error, self.message.as_deref());
         writer.i32(self.lock_timeout_ms);
         writer.count(self.topics.len());
         for (id, partitions) in &self.topics {
@@ -236,6 +237,7 @@ impl ShareFetchResponse {
 
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct ShareAcknowledgeResponse {
+    pub throttle_ms: i32,
     pub error: Option<ErrorCode>,
     pub message: Option<String>,
     /// From version 2 on.
@@ -253,7 +255,7 @@ pub struct ShareAcknowledgedPartition {
 impl ShareAcknowledgeResponse {
     pub fn encode(&self, version: i16, correlation_id: CorrelationId) -> Result<Bytes, EncodeError> {
         let mut writer = Writer::response(api(ApiKey::ShareAcknowledge), version, correlation_id);
-        write_head(&mut writer, self.error, self.message.as_deref());
+        write_head(&mut writer, self.throttle_ms, self.error, self.message.as_deref());
         if version >= RENEWING_VERSION {
             writer.i32(self.lock_timeout_ms);
         }
@@ -275,8 +277,8 @@ impl ShareAcknowledgeResponse {
     }
 }
 
-fn write_head(writer: &mut Writer, error: Option<ErrorCode>, message: Option<&str>) {
-    writer.i32(0);
+fn write_head(writer: &mut Writer, throttle_ms: i32, error: Option<ErrorCode>, message: Option<&str>) {
+    writer.i32(throttle_ms);
     writer.i16(error.map_or(0, |error| error.code()));
     writer.nullable_string(message);
 }

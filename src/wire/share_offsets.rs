@@ -14,6 +14,7 @@ const LAG_VERSION: i16 = 1;
 
 #[derive(Clone, PartialEq, Debug)]
 pub struct DescribedOffsets {
+    pub throttle_ms: i32,
     pub groups: Vec<DescribedOffsetGroup>,
 }
 
@@ -45,7 +46,7 @@ impl DescribedOffsets {
     pub fn encode(&self, version: i16, correlation_id: CorrelationId) -> Result<Bytes, EncodeError> {
         let api = find(ApiKey::DescribeShareGroupOffsets as i16).expect("the API table has it");
         let mut writer = Writer::response(api, version, correlation_id);
-        writer.i32(0);
+        writer.i32(self.throttle_ms);
         writer.count(self.groups.len());
         for group in &self.groups {
             writer.string(&group.id);
@@ -108,7 +109,7 @@ mod tests {
         let failed = DescribedOffset::failed(PartitionIndex(4), ErrorCode::UnknownTopicOrPartition);
         let topics = vec![(StrBytes::from_static_str("t"), TopicId::ZERO, vec![described, failed])];
         let group = DescribedOffsetGroup { id: StrBytes::from_static_str("g"), error: None, topics };
-        let response = DescribedOffsets { groups: vec![group] };
+        let response = DescribedOffsets { throttle_ms: 0, groups: vec![group] };
         let first = response.encode(0, CorrelationId(1)).expect("encoded");
         let mut body = first.slice(9..);
         let read = DescribeShareGroupOffsetsResponse::decode(&mut body, 0).expect("decoded");

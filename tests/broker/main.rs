@@ -34,6 +34,7 @@ mod off_owner;
 mod offsets;
 mod produce;
 mod protocol;
+mod quotas;
 mod restart;
 mod sandbox;
 mod share_groups;

@@ -21,7 +21,7 @@ impl Connection {
         // Off this shard's list before it is on the other's; nobody here closes it any more.
         drop((registered, reader, writer));
         let moved = Some(Moved { moves, standing, beats });
-        connections.hand_over(Accepted { fd, peer, listener, pass, moved });
+        connections.hand_over(Accepted { fd, peer, listener, pass, moved, held: None });
     }
 
     /// Once in a while: whether the connection had better live on another shard, which then is asked.

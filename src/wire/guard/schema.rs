@@ -78,6 +78,9 @@ pub fn of(key: ApiKey) -> Option<&'static [Field]> {
         ApiKey::ListPartitionReassignments => LIST_PARTITION_REASSIGNMENTS,
         ApiKey::IncrementalAlterConfigs => INCREMENTAL_ALTER_CONFIGS,
         ApiKey::OffsetDelete => OFFSET_DELETE,
+        ApiKey::DescribeClientQuotas => DESCRIBE_CLIENT_QUOTAS,
+        ApiKey::AlterClientQuotas => ALTER_CLIENT_QUOTAS,
+        ApiKey::DescribeUserScramCredentials => DESCRIBE_USER_SCRAM_CREDENTIALS,
         ApiKey::UpdateFeatures => UPDATE_FEATURES,
         ApiKey::DescribeCluster => DESCRIBE_CLUSTER,
         ApiKey::DescribeProducers => TOPICS_WITH_PARTITIONS,
@@ -284,6 +287,19 @@ const TXN_OFFSET_COMMIT: &[Field] = &[
         since(6, UUID),
         all(Kind::Array(&[all(INT32), all(INT64), since(2, INT32), all(STRING)])),
     ])),
+];
+
+const DESCRIBE_CLIENT_QUOTAS: &[Field] =
+    &[all(Kind::Array(&[all(STRING), all(INT8), all(STRING)])), all(BOOL)];
+
+const DESCRIBE_USER_SCRAM_CREDENTIALS: &[Field] = &[all(Kind::Array(&[all(STRING)]))];
+
+const ALTER_CLIENT_QUOTAS: &[Field] = &[
+    all(Kind::Array(&[
+        all(Kind::Array(&[all(STRING), all(STRING)])),
+        all(Kind::Array(&[all(STRING), all(INT64), all(BOOL)])),
+    ])),
+    all(BOOL),
 ];
 
 const UPDATE_FEATURES: &[Field] = &[

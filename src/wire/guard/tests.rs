@@ -38,6 +38,11 @@ macro_rules! with_request {
             ApiKey::EndTxn => $call!(messages::EndTxnRequest),
             ApiKey::WriteTxnMarkers => $call!(messages::WriteTxnMarkersRequest),
             ApiKey::TxnOffsetCommit => $call!(messages::TxnOffsetCommitRequest),
+            ApiKey::DescribeClientQuotas => $call!(messages::DescribeClientQuotasRequest),
+            ApiKey::AlterClientQuotas => $call!(messages::AlterClientQuotasRequest),
+            ApiKey::DescribeUserScramCredentials => {
+                $call!(messages::DescribeUserScramCredentialsRequest)
+            }
             ApiKey::UpdateFeatures => $call!(messages::UpdateFeaturesRequest),
             ApiKey::DescribeTransactions => $call!(messages::DescribeTransactionsRequest),
             ApiKey::ListTransactions => $call!(messages::ListTransactionsRequest),

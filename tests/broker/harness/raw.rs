@@ -32,6 +32,7 @@ const NOT_LEADER_OR_FOLLOWER: i16 = 6;
 pub struct Raw {
     stream: TcpStream,
     next_correlation: i32,
+    client_id: &'static str,
 }
 
 /// What came instead of, or as, an answer.
@@ -48,10 +49,15 @@ impl Raw {
         Self::connect_to(broker.bootstrap())
     }
 
+    /// The same connection, with another client id from now on.
+    pub fn named(self, client_id: &'static str) -> Self {
+        Self { client_id, ..self }
+    }
+
     pub fn connect_to(address: &str) -> Self {
         let stream = TcpStream::connect(address).expect("the broker listens");
         stream.set_nodelay(true).expect("a TCP socket");
-        Self { stream, next_correlation: 1 }
+        Self { stream, next_correlation: 1, client_id: "raw" }
     }
 
     /// Sends `request` and waits for its answer, which must be the next one.
@@ -87,7 +93,7 @@ impl Raw {
             .with_request_api_key(key)
             .with_request_api_version(version)
             .with_correlation_id(correlation)
-            .with_client_id(Some(StrBytes::from_static_str("raw")));
+            .with_client_id(Some(StrBytes::from_static_str(self.client_id)));
         let mut frame = BytesMut::new();
         header.encode(&mut frame, header_version).expect("a header fits every version");
         frame.put_slice(body);
