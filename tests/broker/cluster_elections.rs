@@ -3,16 +3,17 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kafka_protocol::messages::alter_partition_reassignments_request::{
     ReassignablePartition, ReassignableTopic,
 };
 use kafka_protocol::messages::create_topics_request::{CreatableReplicaAssignment, CreatableTopic};
+use kafka_protocol::messages::delete_topics_request::DeleteTopicState;
 use kafka_protocol::messages::elect_leaders_request::TopicPartitions;
 use kafka_protocol::messages::metadata_response::MetadataResponsePartition;
 use kafka_protocol::messages::{
-    AlterPartitionReassignmentsRequest, CreateTopicsRequest, ElectLeadersRequest,
+    AlterPartitionReassignmentsRequest, CreateTopicsRequest, DeleteTopicsRequest, ElectLeadersRequest,
     ListPartitionReassignmentsRequest, UnregisterBrokerRequest,
 };
 use kuring::base::random::Random;
@@ -20,9 +21,10 @@ use rdkafka::producer::FutureProducer;
 
 use super::admin::metric_with;
 use super::cluster::{Cluster, partitions};
+use super::cluster_replication::log_in;
 use super::harness::client::{Client, Send};
 use super::harness::raw::{Raw, name};
-use super::harness::{Broker, eventually};
+use super::harness::{Broker, PATIENCE, eventually};
 
 const NONE: i16 = 0;
 const NOT_CONTROLLER: i16 = 41;
@@ -530,4 +532,48 @@ fn a_partition_whose_aim_changes_all_the_time_loses_nothing() {
     await_none_under_way(&cluster);
     await_logs(&cluster, "t", &[3, 1]);
     check(&cluster, "t", &values);
+}
+
+/// A log that is about to be deleted counts for nothing, even if its broker is wanted again before it is gone: here its
+/// deletion waits for those of a large topic.
+#[test]
+fn a_replica_that_is_wanted_again_is_in_sync_when_it_has_everything_anew() {
+    if Broker::is_kafka() {
+        return;
+    }
+    const MANY: usize = 3000;
+    let cluster = Cluster::start();
+    cluster.await_brokers(&[1, 2, 3]);
+    create(&cluster, "large", &[&[3_i32][..]; MANY]);
+    create(&cluster, "t", &[&[1, 2, 3]]);
+    let client = Client::of_all(cluster.running().map(|(_, node)| node.bootstrap()));
+    client.await_partitions("t", 1);
+    let records: Vec<Send> = (0..2000).map(|_| Send::value(vec![b'x'; 1000]).to(0)).collect();
+    client.send(&client.producer(&[("acks", "all")]), "t", &records);
+    let log = |id: usize| log_in(&cluster.nodes[id - 1].data().join("t-0")).unwrap_or_default();
+    eventually("all have all", || (log(1) == log(3)).then_some(()));
+    let whole = log(1).len();
+    assert!(whole > 2_000_000);
+    // Node 1 is asked for all of it, and waits for no deletion.
+    let state = DeleteTopicState::default().with_name(Some(name("large")));
+    let request = DeleteTopicsRequest::default().with_topics(vec![state]).with_timeout_ms(30_000);
+    assert_eq!(Raw::connect(&cluster.nodes[0]).call(6, &request).responses[0].error_code, NONE);
+    assert_eq!(reassign(&cluster, "t", Some(&[1, 2])), NONE);
+    // The deletion has been begun, and waits.
+    let mut raw = Raw::connect(&cluster.nodes[2]);
+    eventually("node 3 knows", || {
+        let found = partitions(&mut raw, "t").ok()?;
+        (ids(&found[0].replica_nodes) == [1, 2]).then_some(())
+    });
+    assert_eq!(reassign(&cluster, "t", Some(&[1, 2, 3])), NONE);
+    let begun = Instant::now();
+    let mut is_in_sync = false;
+    while !is_in_sync || begun.elapsed() < Duration::from_secs(5) {
+        is_in_sync = set(&described(&cluster, "t")[0].isr_nodes).contains(&3);
+        let found = log(3).len();
+        assert!(!is_in_sync || found == whole, "in sync with {found} of {whole} bytes");
+        assert!(begun.elapsed() < PATIENCE, "it does not come to be in sync");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    await_none_under_way(&cluster);
 }

@@ -21,18 +21,23 @@ const TOPIC: &str = "replicated";
 /// The segments of the partition's log on one node, joined.
 fn log_of(node: &Broker, partition: i32) -> Vec<u8> {
     let directory = node.data().join(format!("{TOPIC}-{partition}"));
-    let mut segments: Vec<_> = std::fs::read_dir(&directory)
-        .unwrap_or_else(|error| panic!("{}: {error}", directory.display()))
+    log_in(&directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()))
+}
+
+/// The segments in a partition's directory, joined.
+pub(super) fn log_in(directory: &Path) -> std::io::Result<Vec<u8>> {
+    let mut segments: Vec<_> = std::fs::read_dir(directory)?
         .map(|entry| entry.expect("an entry").path())
         .filter(|path| path.extension().is_some_and(|extension| extension == "log"))
         .collect();
     segments.sort();
-    segments.iter().flat_map(|path| written(path)).collect()
+    let parts: Vec<Vec<u8>> = segments.iter().map(|path| written(path)).collect::<Result<_, _>>()?;
+    Ok(parts.concat())
 }
 
 /// What was written of a segment: blocks that were reserved for it hold zeros.
-fn written(path: &Path) -> Vec<u8> {
-    let bytes = std::fs::read(path).expect("a segment");
+fn written(path: &Path) -> std::io::Result<Vec<u8>> {
+    let bytes = std::fs::read(path)?;
     let mut end = 0;
     while let Some(head) = bytes.get(end..end + 12) {
         let length = i32::from_be_bytes(head[8..12].try_into().expect("four bytes")) as usize;
@@ -41,7 +46,7 @@ fn written(path: &Path) -> Vec<u8> {
         }
         end += 12 + length;
     }
-    bytes[..end].to_vec()
+    Ok(bytes[..end].to_vec())
 }
 
 /// Waits until all that run have the same bytes of each partition, and some.
