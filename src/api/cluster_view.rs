@@ -99,6 +99,11 @@ pub(super) fn text(text: &str) -> StrBytes {
     StrBytes::from_string(text.to_owned())
 }
 
+/// What goes beside an error code, if it needs any words.
+pub(super) fn message(words: &str) -> Option<StrBytes> {
+    (!words.is_empty()).then(|| text(words))
+}
+
 pub(super) fn topic_name(name: &str) -> TopicName {
     TopicName(text(name))
 }

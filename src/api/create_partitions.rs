@@ -5,7 +5,7 @@ use kafka_protocol::messages::create_partitions_response::CreatePartitionsTopicR
 use kafka_protocol::messages::{CreatePartitionsRequest, CreatePartitionsResponse};
 
 use super::Client;
-use super::cluster_view::{text, topic_name};
+use super::cluster_view::{message, topic_name};
 use crate::base::BrokerId;
 use crate::metadata::{Command, CreatePartitions, MorePartitions, Refusal};
 use crate::wire::header::RequestHeader;
@@ -46,7 +46,7 @@ fn answer((name, result): (String, Result<(), Refusal>)) -> CreatePartitionsTopi
     match result {
         Ok(()) => answer,
         Err(refusal) => {
-            answer.with_error_code(refusal.code.code()).with_error_message(Some(text(&refusal.message)))
+            answer.with_error_code(refusal.code.code()).with_error_message(message(&refusal.message))
         }
     }
 }

@@ -9,7 +9,7 @@ use kafka_protocol::protocol::StrBytes;
 
 use super::Client;
 use super::answer_room::AnswerRoom;
-use super::cluster_view::{text, topic_name};
+use super::cluster_view::{message, topic_name};
 use super::configs;
 use crate::base::{BrokerId, PartitionIndex};
 use crate::config::{Levels, Overrides};
@@ -110,7 +110,7 @@ fn respond(
         }
         Err(refusal) => answer
             .with_error_code(refusal.code.code())
-            .with_error_message(Some(text(&refusal.message)))
+            .with_error_message(message(&refusal.message))
             .with_num_partitions(-1)
             .with_replication_factor(-1)
             .with_configs(Some(Vec::new())),
@@ -126,7 +126,7 @@ mod tests {
     use kafka_protocol::messages::create_topics_request::{CreatableReplicaAssignment, CreatableTopicConfig};
     use kafka_protocol::protocol::{Decodable, HeaderVersion};
 
-    use super::super::cluster_view::broker_ids;
+    use super::super::cluster_view::{broker_ids, text};
     use super::*;
     use crate::base::TopicId;
     use crate::config::BrokerConfig;

@@ -3,8 +3,8 @@
 use kafka_protocol::messages::delete_topics_response::DeletableTopicResult;
 use kafka_protocol::messages::{DeleteTopicsRequest, DeleteTopicsResponse};
 
-use super::Client;
 use super::cluster_view::{text, topic_name};
+use super::{Client, cluster_view};
 use crate::base::TopicId;
 use crate::metadata::{Command, DeleteTopics, DeletedTopic, Refusal, TopicRef};
 use crate::wire::ErrorCode;
@@ -76,7 +76,7 @@ fn answer(version: i16, topic: TopicRef, result: Result<DeletedTopic, Refusal>) 
                 ErrorCode::TopicDeletionDisabled if version < 3 => ErrorCode::InvalidRequest,
                 code => code,
             };
-            answer.with_error_code(code.code()).with_error_message(Some(text(&message)))
+            answer.with_error_code(code.code()).with_error_message(cluster_view::message(&message))
         }
     }
 }

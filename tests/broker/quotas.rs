@@ -56,6 +56,10 @@ fn alter(raw: &mut Raw, version: i16, entries: Vec<EntryData>, validate: bool) -
 #[track_caller]
 fn set(raw: &mut Raw, parts: &[Part<'_>], ops: &[Op<'_>]) {
     assert_eq!(alter(raw, 1, vec![entry(parts, ops)], false), [(0, None)]);
+    if Broker::is_kafka() {
+        // It answers before its broker knows.
+        std::thread::sleep(Duration::from_secs(1));
+    }
 }
 
 fn component(kind: &str, match_type: i8, name: Option<&str>) -> ComponentData {
@@ -367,8 +371,7 @@ fn whoever_makes_more_partitions_than_he_may_is_refused_or_has_to_wait() {
     let second = maker.call(7, &create("second", 1));
     let answered = Instant::now();
     assert_eq!(second.topics[0].error_code, THROTTLING_QUOTA_EXCEEDED);
-    let words = second.topics[0].error_message.as_ref().map(|words| words.to_string());
-    assert_eq!(words.as_deref(), Some("The throttling quota has been exceeded."));
+    assert_eq!(second.topics[0].error_message, None, "the code says it all");
     let told = second.throttle_time_ms;
     assert!((1_000..=2_000).contains(&told), "{told}");
     assert_eq!(other.call(7, &create("others", 50)).topics[0].error_code, 0);

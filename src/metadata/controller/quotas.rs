@@ -53,10 +53,8 @@ impl Mutations {
             let overdrawn = permits.bucket.overdrawn(windows, permits.limit, permits.now);
             if !overdrawn.is_zero() {
                 permits.throttle = overdrawn;
-                return Err(Refusal::new(
-                    ErrorCode::ThrottlingQuotaExceeded,
-                    "The throttling quota has been exceeded.",
-                ));
+                // Kafka has no words beside this code.
+                return Err(Refusal::new(ErrorCode::ThrottlingQuotaExceeded, ""));
             }
         }
         permits.bucket.take(partitions as f64, windows, permits.limit, permits.now);
