@@ -50,6 +50,7 @@ public class Tools extends Frame {
         scenario("console", Tools::console);
         scenario("console-formats", Tools::consoleFormats);
         scenario("configs", Tools::configs);
+        scenario("quotas", Tools::quotas);
         scenario("get-offsets", Tools::getOffsets);
         scenario("consumer-groups-describe", Tools::describeGroups);
         scenario("consumer-groups-reset", Tools::resetGroups);
@@ -229,6 +230,37 @@ public class Tools extends Frame {
 
     static long sum(Output offsets) {
         return offsets.ok().lines().stream().filter(line -> line.startsWith("tools:")).mapToLong(line -> Long.parseLong(line.split(":")[2])).sum();
+    }
+
+    static void quotas() throws Exception {
+        alterQuota("--entity-type", "users", "--entity-name", "ann", "--add-config", "producer_byte_rate=1024,request_percentage=50");
+        alterQuota("--entity-type", "users", "--entity-name", "ann", "--entity-type", "clients", "--entity-name", "c", "--add-config",
+            "consumer_byte_rate=2048");
+        alterQuota("--entity-type", "clients", "--entity-default", "--add-config", "controller_mutation_rate=0.5");
+        alterQuota("--entity-type", "ips", "--entity-name", "10.1.2.3", "--add-config", "connection_creation_rate=7");
+        eventually("they are there", () -> tool("configs", "--describe", "--entity-type", "users").ok().text.contains("ann"));
+        tool("configs", "--describe", "--entity-type", "users").ok().has("Quota configs for user-principal 'ann' are", "producer_byte_rate=1024.0", "request_percentage=50.0");
+        tool("configs", "--describe", "--entity-type", "users", "--entity-name", "ann").ok().has("producer_byte_rate=1024.0");
+        tool("configs", "--describe", "--entity-type", "users", "--entity-name", "ann", "--entity-type", "clients").ok()
+            .has("Quota configs for user-principal 'ann', client-id 'c' are consumer_byte_rate=2048.0");
+        tool("configs", "--describe", "--entity-type", "clients", "--entity-default").ok()
+            .has("Quota configs for the default client-id are controller_mutation_rate=0.5");
+        tool("configs", "--describe", "--entity-type", "ips").ok()
+            .has("Quota configs for ip '10.1.2.3' are connection_creation_rate=7.0");
+        tool("configs", "--alter", "--entity-type", "users", "--entity-name", "ann", "--add-config", "producer_byte_rate=0").failed()
+            .has("must be greater than 0");
+        alterQuota("--entity-type", "users", "--entity-name", "ann", "--delete-config", "producer_byte_rate,request_percentage");
+        alterQuota("--entity-type", "users", "--entity-name", "ann", "--entity-type", "clients", "--entity-name", "c", "--delete-config",
+            "consumer_byte_rate");
+        alterQuota("--entity-type", "clients", "--entity-default", "--delete-config", "controller_mutation_rate");
+        alterQuota("--entity-type", "ips", "--entity-name", "10.1.2.3", "--delete-config", "connection_creation_rate");
+        eventually("they are gone", () -> tool("configs", "--describe", "--entity-type", "users").ok().text.isBlank());
+    }
+
+    static void alterQuota(Object... arguments) throws Exception {
+        var all = new ArrayList<Object>(List.of("--alter"));
+        all.addAll(List.of(arguments));
+        tool("configs", all.toArray()).ok().has("Completed updating");
     }
 
     static void getOffsets() throws Exception {
