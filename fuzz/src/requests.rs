@@ -130,6 +130,7 @@ pub fn decode(api: &Api, version: i16, body: &Bytes) {
         ApiKey::DescribeProducers => guarded!(messages::DescribeProducersRequest),
         ApiKey::ListConfigResources => guarded!(messages::ListConfigResourcesRequest),
         ApiKey::DescribeTopicPartitions => guarded!(messages::DescribeTopicPartitionsRequest),
+        ApiKey::UnregisterBroker => guarded!(messages::UnregisterBrokerRequest),
         ApiKey::ElectLeaders => guarded!(messages::ElectLeadersRequest),
         ApiKey::AlterPartitionReassignments => guarded!(messages::AlterPartitionReassignmentsRequest),
         ApiKey::ListPartitionReassignments => guarded!(messages::ListPartitionReassignmentsRequest),

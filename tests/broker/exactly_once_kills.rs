@@ -20,6 +20,7 @@ use crate::exactly_once::{ONE_REPLICA, put, read};
 use crate::harness::client::{Client, Send};
 use crate::harness::raw::Raw;
 use crate::harness::{Broker, PATIENCE, eventually};
+use crate::held::{self, hold, release};
 
 /// Set in the process that copies: where the broker is.
 const COPIER: &str = "KURING_TEST_COPIER";
@@ -28,8 +29,6 @@ pub const PARTITIONS: i32 = 2;
 const INPUTS: usize = 20;
 /// One partition each: their markers are held back one by one.
 static MARKED: [&str; 3] = ["marked-0", "marked-1", "marked-2"];
-/// What holds markers back, and all other writes that wait for replicas.
-const TOO_FEW_REPLICAS: (&str, &str) = ("min.insync.replicas", "2");
 
 fn kills() -> usize {
     std::env::var("KURING_TXN_KILLS").map_or(9, |kills| kills.parse().expect("a number of kills"))
@@ -159,7 +158,10 @@ struct Run {
 
 impl Run {
     fn new(seed: u64) -> Self {
-        let broker = Broker::with(2, &ONE_REPLICA);
+        let settings: Vec<(&str, &str)> = ONE_REPLICA.into_iter().chain(held::SETTINGS).collect();
+        let mut broker = Broker::stopped(2, &settings);
+        held::prepare(&broker);
+        broker.start_again(2);
         let client = Client::of(&broker);
         for topic in ["in", "out-a", "out-b"] {
             client.create_topic(topic, PARTITIONS, &[]);
@@ -216,6 +218,7 @@ impl Run {
 
     fn restart(&mut self) {
         self.broker.kill();
+        held::prepare(&self.broker);
         self.broker.start_again(2);
     }
 
@@ -239,7 +242,7 @@ impl Run {
         }
         producer.flush(PATIENCE).expect("written");
         for topic in held {
-            raw.set_topic_config(topic, TOO_FEW_REPLICAS.0, Some(TOO_FEW_REPLICAS.1));
+            hold(&self.broker, topic);
         }
         producer.commit_transaction(PATIENCE).expect("decided");
         self.marked.push(value);
@@ -258,7 +261,7 @@ impl Run {
         assert_eq!(state(&mut raw, "marked"), "PrepareCommit");
         for topic in held {
             assert_eq!(read(&client, topic, 1, "read_committed").len(), self.marked.len() - 1, "{topic}");
-            raw.set_topic_config(topic, TOO_FEW_REPLICAS.0, None);
+            release(&self.broker, topic);
         }
         there(&client, &MARKED, self.marked.len());
         eventually("CompleteCommit", || (state(&mut raw, "marked") == "CompleteCommit").then_some(()));
