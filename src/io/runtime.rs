@@ -2,9 +2,8 @@
 //! sleeps or is woken from another thread. A shard is one thread with one executor; nothing here is shared
 //! between shards except [`Notify`], [`Sender`] and the watchdog's counters.
 //!
-//! glommio may park although tasks are ready to run. The watchdog thread (see [`stalls`]) wakes every
-//! shard again and again, so such a pause ends within 2 ms while the shard has work; all shards started
-//! here are watched.
+//! glommio runs the tasks; the shard sleeps, and hears of its sockets, deadlines and other threads, in a ring of its own
+//! (docs/decisions/0010). All shards started here are watched (see [`stalls`]).
 //!
 //! Never here: sockets, files, anything that blocks.
 

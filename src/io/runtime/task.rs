@@ -38,7 +38,7 @@ pub enum Queue {
     /// Raft, heartbeats, coordination: 300 shares, but once a task of it can run the others' turn is over.
     Control,
     /// Compaction, recovery, cold reads, sweeps of an idle shard: 100 shares. Yield every 100 µs, see
-    /// [`TimeSlice`]. Not for what somebody waits for: see the watchdog.
+    /// [`TimeSlice`].
     Back,
 }
 

@@ -224,3 +224,56 @@ fn news_of_a_socket_comes_while_another_task_can_always_run() {
         waiting.await;
     });
 }
+
+/// IO, deadlines and wakes from outside are looked after between the polls of a queue that always has more to run.
+#[test]
+fn a_queue_that_is_never_empty_keeps_no_other_from_its_turn() {
+    let (foreign, back) = (Notify::new(), Notify::new());
+    let (wanted, answered) = (foreign.clone(), back.clone());
+    let shard = ShardBuilder::new("full").spawn(move || async move {
+        let is_over = Rc::new(Cell::new(false));
+        let hogs: Vec<_> = (0..3)
+            .map(|_| {
+                let is_over = is_over.clone();
+                spawn(Queue::Serve, "hog", async move {
+                    while !is_over.get() {
+                        // Back into its own queue, without a word about the others.
+                        let mut is_woken = false;
+                        std::future::poll_fn(|cx| {
+                            cx.waker().wake_by_ref();
+                            match std::mem::replace(&mut is_woken, true) {
+                                true => std::task::Poll::Ready(()),
+                                false => std::task::Poll::Pending,
+                            }
+                        })
+                        .await;
+                    }
+                })
+            })
+            .collect();
+        let rounds = spawn(Queue::Control, "rounds", async move {
+            for _ in 0..20 {
+                wanted.notified().await;
+                answered.notify();
+            }
+        });
+        let deadlines = spawn(Queue::Back, "deadlines", async {
+            for _ in 0..20 {
+                sleep(Duration::from_millis(1)).await;
+            }
+        });
+        rounds.await;
+        deadlines.await;
+        is_over.set(true);
+        for hog in hogs {
+            hog.await;
+        }
+    });
+    run_shard("outside", move || async move {
+        for _ in 0..20 {
+            foreign.notify();
+            back.notified().await;
+        }
+    });
+    shard.unwrap().join();
+}
