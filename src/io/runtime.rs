@@ -125,8 +125,8 @@ impl ShardBuilder {
                     take(&work);
                     return Err(error);
                 }
-                // An executor that takes itself for idle before its first task has run (a preemption was due,
-                // see above) sleeps for ever: nobody knows a waker of it yet. It is left behind.
+                // An executor of glommio's that takes itself for idle before its first task has run (a preemption
+                // was due) sleeps for ever: nobody knows a waker of it yet. It is left behind.
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
