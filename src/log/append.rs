@@ -102,10 +102,11 @@ impl<F: Files> Log<F> {
             }
             pending.batches += 1;
             self.active_mut().modified = now.wall;
-            let head = &mut batches[number].head;
+            let Batch { head, claim, .. } = &mut batches[number];
+            let claim = *claim;
             head.set_base_offset(self.log_end());
             head.set_leader_epoch(leader_epoch);
-            results.push(Ok(self.note(head, marker)));
+            results.push(Ok(self.note(head, marker, claim)));
         }
         self.write(batches, pending, &mut results);
         results
@@ -137,13 +138,13 @@ impl<F: Files> Log<F> {
     }
 
     /// Takes note of a batch that is about to be written.
-    pub(super) fn note(&mut self, head: &BatchHead, marker: Option<EndTxnMarker>) -> Appended {
+    pub(super) fn note(&mut self, head: &BatchHead, marker: Option<EndTxnMarker>, claim: Claim) -> Appended {
         let active = self.active();
         let (first, next) = (head.base_offset(), head.next_offset());
         let recent = Recent { first, next, segment: active.base, position: active.size };
         match marker {
             Some(marker) => {
-                if let Some(aborted) = self.producers.apply_marker(head, marker) {
+                if let Some(aborted) = self.producers.apply_marker(head, marker, claim) {
                     self.active_mut().note_aborted(aborted);
                 }
             }

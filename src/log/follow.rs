@@ -13,6 +13,7 @@ use super::append::marker;
 use super::error::Context;
 use super::names::{self, FileKind};
 use super::segment::SegmentMark;
+use super::verification::Claim;
 use super::{Log, LogError};
 
 /// What is noted and not yet written.
@@ -49,7 +50,7 @@ impl<F: Files> Log<F> {
             }
             let start = head.base_offset().max(self.log_end());
             self.epochs.assign(head.leader_epoch(), start);
-            self.note(&head, marker);
+            self.note(&head, marker, Claim::Unchecked);
             self.active_mut().modified = now.wall;
             unwritten.batches += 1;
             taken += entry.len();

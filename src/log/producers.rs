@@ -17,7 +17,7 @@ use crate::wire::record::{BatchHead, EndTxnMarker};
 
 use self::producer::NO_SEQUENCE;
 use super::txn_index::AbortedTransaction;
-use super::verification::{Guard, Query, Verification, Verifications};
+use super::verification::{Claim, Guard, Query, Verification, Verifications};
 
 pub(super) use self::checks::Check;
 pub use self::checks::Origin;
@@ -105,7 +105,12 @@ impl Producers {
     }
 
     /// A marker is in the log. Returns the transaction if there was one and the marker aborts it.
-    pub fn apply_marker(&mut self, head: &BatchHead, marker: EndTxnMarker) -> Option<AbortedTransaction> {
+    pub fn apply_marker(
+        &mut self,
+        head: &BatchHead,
+        marker: EndTxnMarker,
+        claim: Claim,
+    ) -> Option<AbortedTransaction> {
         let (id, last) = (head.producer_id(), head.base_offset());
         if !id.is_some() {
             return None;
@@ -115,7 +120,7 @@ impl Producers {
         producer.coordinator_epoch = marker.coordinator_epoch;
         producer.last_timestamp = head.max_timestamp();
         let first = producer.transaction_first.take();
-        let verification = self.verifications.take(id);
+        let verification = self.verifications.end(id, head.producer_epoch(), claim);
         if let Some(first) = first {
             self.open.remove(&first);
             self.unreplicated.insert(first, last);

@@ -18,6 +18,7 @@ use super::recovery::write_indexes;
 use super::scan::{Scan, Step};
 use super::segment::Segment;
 use super::txn_index::AbortedTransaction;
+use super::verification::Claim;
 use super::{LogContext, LogError, jobs, snapshot};
 
 /// What is replayed.
@@ -109,7 +110,7 @@ fn replay<F: Files>(
         if head.attributes().is_control() && head.producer_id().is_some() {
             let body = scan.body(&found).context("read", &path)?;
             if let Some(marker) = marker(head, body) {
-                aborted.extend(producers.apply_marker(head, marker));
+                aborted.extend(producers.apply_marker(head, marker, Claim::Unchecked));
             }
         } else {
             producers.apply(head);

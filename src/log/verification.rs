@@ -2,7 +2,7 @@
 //! coordinator, and nothing was written yet (KIP-890, Kafka's `VerificationStateEntry`).
 //!
 //! Owned by the log of its partition, in memory only. A guard is worth one beginning: the first transactional
-//! batch and every marker take it away, so that a batch that comes after the end of its transaction, which
+//! batch and the marker of its transaction take it away, so that a batch that comes after the end of its transaction, which
 //! nobody would end any more, is refused. Whoever may write can ask for any number of them. So one that the
 //! coordinator refuses goes as soon as no other request counts on it; one that is to be asked for again is kept for a
 //! while, but makes room for others.
@@ -175,6 +175,16 @@ impl Verifications {
             self.idle.remove(&taken.idle);
         }
         Some(taken)
+    }
+
+    /// The transaction ended that a marker of `epoch` ends: guards of it and those before are worth nothing. Under
+    /// transactions v2 `epoch` is that of the next one, whose first batch may have been asked for already.
+    pub fn end(&mut self, id: ProducerId, epoch: ProducerEpoch, claim: Claim) -> Option<Verification> {
+        let is_of_next = |kept: &Verification| kept.epoch >= epoch;
+        if matches!(claim, Claim::Marker { bumps_epoch: true, .. }) && self.get(id).is_some_and(is_of_next) {
+            return None;
+        }
+        self.take(id)
     }
 
     /// Takes back what [`Verifications::take`] did.

@@ -92,7 +92,7 @@ fn open_transactions_hold_the_first_unstable_offset_until_replicated() {
     let marker = EndTxnMarker { commit: true, coordinator_epoch: 7 };
     let end = head(1, 0, -1, 12, 1);
     assert_eq!(producers.check_marker(&end, marker, Claim::Unchecked), Ok(()));
-    assert_eq!(producers.apply_marker(&end, marker), None, "a commit");
+    assert_eq!(producers.apply_marker(&end, marker, Claim::Unchecked), None, "a commit");
     assert_eq!(producers.first_unstable(), Some(Offset(10)));
     producers.high_watermark_advanced(Offset(12));
     assert_eq!(producers.first_unstable(), Some(Offset(10)));
@@ -117,9 +117,19 @@ fn an_abort_marker_tells_the_transaction_and_what_is_stable_then() {
         last: Offset(last),
         last_stable: Offset(last_stable),
     };
-    assert_eq!(producers.apply_marker(&head(2, 0, -1, 12, 1), marker), Some(aborted(2, 11, 12, 10)));
-    assert_eq!(producers.apply_marker(&head(1, 0, -1, 13, 1), marker), Some(aborted(1, 10, 13, 14)));
-    assert_eq!(producers.apply_marker(&head(1, 0, -1, 14, 1), marker), None, "no transaction");
+    assert_eq!(
+        producers.apply_marker(&head(2, 0, -1, 12, 1), marker, Claim::Unchecked),
+        Some(aborted(2, 11, 12, 10))
+    );
+    assert_eq!(
+        producers.apply_marker(&head(1, 0, -1, 13, 1), marker, Claim::Unchecked),
+        Some(aborted(1, 10, 13, 14))
+    );
+    assert_eq!(
+        producers.apply_marker(&head(1, 0, -1, 14, 1), marker, Claim::Unchecked),
+        None,
+        "no transaction"
+    );
 }
 
 #[test]
@@ -129,7 +139,11 @@ fn rollback_restores_what_was() {
     let before: Vec<_> = producers.descriptions().collect();
     producers.apply(&head(1, 0, 1, 11, 1));
     producers.apply(&transactional(head(2, 0, 0, 12, 1)));
-    producers.apply_marker(&head(1, 0, -1, 13, 1), EndTxnMarker { commit: false, coordinator_epoch: 1 });
+    producers.apply_marker(
+        &head(1, 0, -1, 13, 1),
+        EndTxnMarker { commit: false, coordinator_epoch: 1 },
+        Claim::Unchecked,
+    );
     producers.rollback();
     assert_eq!(producers.descriptions().collect::<Vec<_>>(), before);
 }
@@ -150,7 +164,11 @@ fn rollback_gives_back_the_guard_of_a_transaction_that_did_not_begin() {
         "not before the one that failed with it"
     );
     assert_eq!(producers.check(&first, Origin::Client, claim), Ok(Check::Append));
-    producers.apply_marker(&head(1, 0, -1, 10, 1), EndTxnMarker { commit: false, coordinator_epoch: 1 });
+    producers.apply_marker(
+        &head(1, 0, -1, 10, 1),
+        EndTxnMarker { commit: false, coordinator_epoch: 1 },
+        Claim::Unchecked,
+    );
     producers.rollback();
     assert_eq!(producers.check(&first, Origin::Client, claim), Ok(Check::Append), "nor was it ended");
     producers.apply(&first);
@@ -182,7 +200,7 @@ fn a_transaction_begins_with_a_guard_and_goes_on_without() {
     assert_eq!(check(&producers, &first, Claim::Begins(guard)), Ok(Check::Append));
     // The transaction ends before the batch is there.
     let marker = EndTxnMarker { commit: false, coordinator_epoch: 1 };
-    producers.apply_marker(&head(1, 0, -1, 10, 1), marker);
+    producers.apply_marker(&head(1, 0, -1, 10, 1), marker, Claim::Unchecked);
     assert_eq!(check(&producers, &first, Claim::Begins(guard)), Err(ErrorCode::InvalidTxnState));
     let guard = begin(&mut producers, 0, 0).unwrap().unwrap();
     producers.apply(&first);
@@ -224,11 +242,34 @@ fn a_late_marker_does_not_end_the_next_transaction() {
     let bumped = Claim::Marker { bumps_epoch: true, coordinator_epoch_max: 1 };
     append(&mut producers, &transactional(head(1, 0, 0, 0, 1))).unwrap();
     assert_eq!(check(&producers, bumped), Ok(()));
-    producers.apply_marker(&end, marker);
+    producers.apply_marker(&end, marker, Claim::Unchecked);
     assert_eq!(check(&producers, bumped), Ok(()), "written twice");
     append(&mut producers, &transactional(head(1, 1, 0, 11, 1))).unwrap();
     assert_eq!(check(&producers, bumped), Err(ErrorCode::InvalidProducerEpoch));
     assert_eq!(check(&producers, Claim::Unchecked), Ok(()));
+}
+
+#[test]
+fn a_guard_outlives_the_end_of_the_transaction_before_its_own_and_no_other() {
+    let mut producers = Producers::default();
+    let marker = EndTxnMarker { commit: true, coordinator_epoch: 1 };
+    let bumped = |bumps_epoch| Claim::Marker { bumps_epoch, coordinator_epoch_max: 1 };
+    append(&mut producers, &transactional(head(1, 0, 0, 0, 1))).unwrap();
+    // The client was told that its transaction is decided, and its next batch is quicker than the marker.
+    let guard = begin(&mut producers, 1, 0, true).unwrap().unwrap();
+    producers.apply_marker(&head(1, 1, -1, 1, 1), marker, bumped(true));
+    let next = transactional(head(1, 1, 0, 2, 1));
+    assert_eq!(producers.check(&next, Origin::Client, Claim::Begins(guard)), Ok(Check::Append));
+    // Its own transaction is aborted before it is written.
+    producers.apply_marker(&head(1, 2, -1, 2, 1), marker, bumped(true));
+    let late = producers.check(&next, Origin::Client, Claim::Begins(guard));
+    assert_eq!(late, Err(ErrorCode::InvalidProducerEpoch));
+    // A transaction that keeps its epoch ends with it.
+    let guard = begin(&mut producers, 2, 0, false).unwrap().unwrap();
+    producers.apply_marker(&head(1, 2, -1, 3, 1), marker, bumped(false));
+    let late = transactional(head(1, 2, 0, 4, 1));
+    let late = producers.check(&late, Origin::Client, Claim::Begins(guard));
+    assert_eq!(late, Err(ErrorCode::InvalidTxnState));
 }
 
 #[test]
@@ -242,11 +283,11 @@ fn a_coordinator_epoch_that_nobody_had_fences_nobody() {
     };
     assert_eq!(check(&producers, i32::MAX), Err(ErrorCode::TransactionCoordinatorFenced));
     assert_eq!(check(&producers, 3), Ok(()));
-    producers.apply_marker(&end, marker(2));
+    producers.apply_marker(&end, marker(2), Claim::Unchecked);
     assert_eq!(check(&producers, 1), Err(ErrorCode::TransactionCoordinatorFenced), "a zombie's");
     assert_eq!(check(&producers, 4), Err(ErrorCode::TransactionCoordinatorFenced));
     // Written before this was looked at, or when the topic of transactions was another one.
-    producers.apply_marker(&end, marker(i32::MAX));
+    producers.apply_marker(&end, marker(i32::MAX), Claim::Unchecked);
     assert_eq!(check(&producers, 0), Ok(()));
     assert_eq!(check(&producers, i32::MAX), Ok(()), "as DescribeProducers tells it to who ends it by hand");
 }
@@ -260,7 +301,11 @@ fn a_transaction_does_not_begin_while_the_one_before_it_is_open() {
         let check = producers.check(&next, origin, Claim::Unchecked);
         assert_eq!(check, Err(ErrorCode::ConcurrentTransactions));
     }
-    producers.apply_marker(&head(1, 1, -1, 1, 1), EndTxnMarker { commit: true, coordinator_epoch: 1 });
+    producers.apply_marker(
+        &head(1, 1, -1, 1, 1),
+        EndTxnMarker { commit: true, coordinator_epoch: 1 },
+        Claim::Unchecked,
+    );
     assert_eq!(append(&mut producers, &next), Ok(Check::Append));
 }
 
@@ -276,7 +321,11 @@ fn a_hanging_transaction_is_ended_with_the_next_one_that_the_coordinator_knows_o
     producers.apply(&next);
     producers.commit();
     assert_eq!(producers.first_unstable(), Some(Offset(0)));
-    producers.apply_marker(&head(1, 2, -1, 2, 1), EndTxnMarker { commit: false, coordinator_epoch: 1 });
+    producers.apply_marker(
+        &head(1, 2, -1, 2, 1),
+        EndTxnMarker { commit: false, coordinator_epoch: 1 },
+        Claim::Unchecked,
+    );
     producers.commit();
     assert!(producers.open.is_empty(), "both have ended");
 }
