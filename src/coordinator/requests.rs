@@ -462,10 +462,9 @@ fn refused_by_share_group(request: &Request) -> Option<ErrorCode> {
     match request {
         Request::Join(_) => Some(ErrorCode::InconsistentGroupProtocol),
         Request::Sync(_) | Request::Heartbeat(_) | Request::Leave(_) => Some(ErrorCode::UnknownMemberId),
-        Request::Commit(_)
-        | Request::CommitInTransaction { .. }
-        | Request::DeleteOffsets(_)
-        | Request::ConsumerHeartbeat(_) => Some(ErrorCode::GroupIdNotFound),
+        Request::Commit(_) | Request::CommitInTransaction { .. } | Request::DeleteOffsets(_) => {
+            Some(ErrorCode::GroupIdNotFound)
+        }
         _ => None,
     }
 }

@@ -280,12 +280,15 @@ impl Coordinator {
             }
             Some(_) => partition
                 .work(id, &mut turn, |draft, turn, applied| draft.heartbeat(&request, client, turn, applied)),
-            None if epoch == Epoch::ZERO => match partition.found(&request, client, &mut turn) {
-                Ok(worked) => Some(worked),
-                Err(refusal) => return Some(refusal.heartbeat()),
-            },
+            None if epoch == Epoch::ZERO && !partition.shares.contains_key(id) => {
+                match partition.found(&request, client, &mut turn) {
+                    Ok(worked) => Some(worked),
+                    Err(refusal) => return Some(refusal.heartbeat()),
+                }
+            }
             None => {
-                let message = match (partition.groups.contains_key(id), epoch < Epoch::ZERO) {
+                let is_other = partition.groups.contains_key(id) || partition.shares.contains_key(id);
+                let message = match (is_other, epoch < Epoch::ZERO) {
                     (true, _) => format!("Group {id} is not a consumer group."),
                     (false, true) => format!("Group {id} not found."),
                     (false, false) => format!("Consumer group {id} not found."),

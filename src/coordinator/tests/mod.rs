@@ -3,6 +3,7 @@
 mod beats;
 mod consumer_migration;
 mod consumer_simulation;
+mod consumer_table;
 mod consumers;
 mod expressions;
 mod group_configs;
@@ -11,6 +12,7 @@ mod offsets;
 mod ownership;
 mod rebalance;
 mod room;
+mod share_table;
 mod shares;
 mod simulation;
 mod static_members;

@@ -10,7 +10,7 @@ use kafka_protocol::messages::{
 };
 use kafka_protocol::protocol::StrBytes;
 
-use super::consumers::Cluster;
+use super::consumers::{self, Cluster};
 use super::harness::{GROUP, Harness, OK, commit_request, join_request, settings, text};
 use crate::base::PartitionIndex;
 use crate::base::random::Random;
@@ -23,33 +23,33 @@ fn group() -> GroupId {
     GroupId(text(GROUP))
 }
 
-fn beat(member: &str, epoch: i32) -> ShareGroupHeartbeatRequest {
+pub(super) fn beat(member: &str, epoch: i32) -> ShareGroupHeartbeatRequest {
     ShareGroupHeartbeatRequest::default()
         .with_group_id(group())
         .with_member_id(text(member))
         .with_member_epoch(epoch)
 }
 
-fn join(member: &str, topics: &[&str]) -> ShareGroupHeartbeatRequest {
+pub(super) fn join(member: &str, topics: &[&str]) -> ShareGroupHeartbeatRequest {
     let names = topics.iter().map(|name| TopicName(text(name))).collect();
     beat(member, 0).with_subscribed_topic_names(Some(names))
 }
 
 /// A member of these tests: its epoch and what it was told last.
 #[derive(Clone, PartialEq, Debug, Default)]
-struct Told {
-    epoch: i32,
+pub(super) struct Told {
+    pub(super) epoch: i32,
     partitions: BTreeSet<(String, i32)>,
 }
 
-struct World {
-    harness: Harness,
-    cluster: Cluster,
+pub(super) struct World {
+    pub(super) harness: Harness,
+    pub(super) cluster: Cluster,
     members: BTreeMap<String, Told>,
 }
 
 impl World {
-    fn new(topics: &[(&str, i32)]) -> Self {
+    pub(super) fn new(topics: &[(&str, i32)]) -> Self {
         Self::with(settings(), topics)
     }
 
@@ -60,7 +60,7 @@ impl World {
         Self { harness, cluster, members: BTreeMap::new() }
     }
 
-    fn ask(&mut self, request: ShareGroupHeartbeatRequest) -> ShareHeartbeat {
+    pub(super) fn ask(&mut self, request: ShareGroupHeartbeatRequest) -> ShareHeartbeat {
         match self.harness.call(Request::ShareHeartbeat(request)) {
             Response::ShareHeartbeat(heartbeat) => *heartbeat,
             other => panic!("{other:?}"),
@@ -104,7 +104,7 @@ impl World {
         told.clone()
     }
 
-    fn join(&mut self, member: &str, topics: &[&str]) -> Told {
+    pub(super) fn join(&mut self, member: &str, topics: &[&str]) -> Told {
         self.tell(member, join(member, topics))
     }
 
@@ -114,7 +114,7 @@ impl World {
     }
 
     /// Everybody sends heartbeats until nothing changes; how many partitions each has.
-    fn settle(&mut self) -> Vec<usize> {
+    pub(super) fn settle(&mut self) -> Vec<usize> {
         let names: Vec<String> = self.members.keys().cloned().collect();
         for _ in 0..4 {
             names.iter().for_each(|name| drop(self.beat(name)));
@@ -122,7 +122,7 @@ impl World {
         self.members.values().map(|told| told.partitions.len()).collect()
     }
 
-    fn describe(&mut self) -> DescribedGroup {
+    pub(super) fn describe(&mut self) -> DescribedGroup {
         match self.harness.call(Request::DescribeShare(group())) {
             Response::DescribeShare(group) => group,
             other => panic!("{other:?}"),
@@ -296,6 +296,13 @@ fn other_protocols_do_not_get_into_a_share_group_nor_it_into_theirs() {
     world.join("a", &["t"]);
     let described = world.harness.describe_consumer();
     assert_eq!(described.error_message.as_deref(), Some("Group g is not a consumer group."));
+    let refusal = (ErrorCode::GroupIdNotFound, "Group g is not a consumer group.".to_owned());
+    world.harness.version = 1;
+    for heartbeat in [consumers::join("b", &["t"]), consumers::beat("b", 3), consumers::beat("b", -1)] {
+        assert_eq!(world.harness.refused(heartbeat), refusal);
+    }
+    let (code, message) = world.harness.refused(consumers::join("", &["t"]));
+    assert_eq!((code, &*message), (ErrorCode::InvalidRequest, "MemberId can't be empty."));
 }
 
 #[test]

@@ -351,6 +351,12 @@ transitions! {
     completing_rebalance_becomes_preparing_rebalance_when_a_session_ends: Completing, LateIsSilent => Preparing;
     completing_rebalance_becomes_preparing_rebalance_when_members_do_not_sync: Completing, PhaseEnds => Preparing;
     completing_rebalance_takes_no_commits: Completing, LateCommits => Completing;
+    empty_takes_no_commits_of_members: Empty, LateCommits => Empty;
+    empty_knows_no_member_that_joins_under_an_id: Empty, LateJoinsAgain => Empty;
+    dead_takes_no_commits: Dead, LateCommits => Dead;
+    preparing_rebalance_takes_commits: Preparing, LateCommits => Preparing;
+    stable_takes_commits: Stable, LateCommits => Stable;
+    completing_rebalance_stays_until_the_leader_syncs: Completing, LateSyncs => Completing;
 }
 
 #[test]
