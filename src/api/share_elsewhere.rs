@@ -133,7 +133,8 @@ fn write_request(request: &Request) -> Vec<u8> {
     out.put_slice(key.topic.0.as_bytes());
     out.put_i32(key.partition.0);
     match request {
-        Request::Read { .. } | Request::Delete { .. } => {}
+        Request::Delete { .. } => {}
+        Request::Read { leader_epoch, .. } => out.put_i32(leader_epoch.0),
         Request::Initialize { state_epoch, start, .. } => {
             out.put_i32(*state_epoch);
             out.put_i64(start.0);
@@ -159,7 +160,7 @@ pub(super) fn read_request(body: &Bytes) -> Result<Request, DecodeError> {
     let key = ShareKey { group, topic, partition };
     Ok(match kind {
         0 => Request::Initialize { key, state_epoch: reader.i32()?, start: Offset(reader.i64()?) },
-        1 => Request::Read { key },
+        1 => Request::Read { key, leader_epoch: LeaderEpoch(reader.i32()?) },
         2 => Request::Write(Box::new(StateWrite {
             key,
             state_epoch: reader.i32()?,
@@ -277,7 +278,7 @@ mod tests {
         };
         let requests = [
             Request::Initialize { key: key(), state_epoch: 4, start: Offset(-1) },
-            Request::Read { key: key() },
+            Request::Read { key: key(), leader_epoch: LeaderEpoch(5) },
             Request::Write(Box::new(write)),
             Request::Delete { key: key() },
         ];

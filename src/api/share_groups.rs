@@ -315,7 +315,8 @@ async fn offsets_of(
 ) -> Vec<DescribedOffset> {
     let group: Arc<str> = Arc::from(group.0.as_str());
     let key = |index: &i32| ShareKey { group: group.clone(), topic, partition: PartitionIndex(*index) };
-    let reads = partitions.iter().map(|index| share_state::Request::Read { key: key(index) }).collect();
+    let read = |index: &i32| share_state::Request::Read { key: key(index), leader_epoch: LeaderEpoch::NONE };
+    let reads = partitions.iter().map(read).collect();
     let kept = ask_states(client, reads).await;
     let ends = ends_of(client, topic, partitions).await;
     let offsets = partitions.iter().zip(kept).map(|(index, kept)| {

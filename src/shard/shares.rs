@@ -303,11 +303,15 @@ impl Shard {
         let log = entry.log();
         let replica = self.replica(log).ok_or(ErrorCode::UnknownTopicOrPartition)?;
         let leader_epoch = replica.with(|partition| partition.leader_epoch())?;
-        let request = share_state::Request::Read { key: entry.key.clone() };
+        let request = share_state::Request::Read { key: entry.key.clone(), leader_epoch };
         let share_state::Response::Read(kept) = self.ask_share_state(request).await else {
             crate::base::fatal("a read of a share state got another request's answer");
         };
-        let kept = kept?;
+        let kept = kept.map_err(|code| match code {
+            // Who leads by now has it.
+            ErrorCode::FencedLeaderEpoch => ErrorCode::NotLeaderOrFollower,
+            code => code,
+        })?;
         let start = match kept.start.0 {
             ..0 => self.first_share_offset(log, config.reset).await?,
             _ => kept.start,

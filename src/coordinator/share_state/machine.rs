@@ -24,8 +24,11 @@ pub enum Request {
         state_epoch: i32,
         start: Offset,
     },
+    /// A partition's leader that begins to share it says its epoch: from then on none before it may write. Who only wants
+    /// to know says [`LeaderEpoch::NONE`].
     Read {
         key: ShareKey,
+        leader_epoch: LeaderEpoch,
     },
     Write(Box<StateWrite>),
     Delete {
@@ -75,7 +78,7 @@ pub enum Effect {
 impl Request {
     pub fn key(&self) -> &ShareKey {
         match self {
-            Request::Initialize { key, .. } | Request::Read { key } | Request::Delete { key } => key,
+            Request::Initialize { key, .. } | Request::Read { key, .. } | Request::Delete { key } => key,
             Request::Write(write) => &write.key,
         }
     }
@@ -84,6 +87,15 @@ impl Request {
         match self {
             Request::Read { .. } => Response::Read(Err(error)),
             _ => Response::Changed(Err(error)),
+        }
+    }
+}
+
+impl Response {
+    fn failed(&self, error: ErrorCode) -> Response {
+        match self {
+            Response::Read(_) => Response::Read(Err(error)),
+            Response::Changed(_) => Response::Changed(Err(error)),
         }
     }
 }
@@ -115,10 +127,10 @@ struct Partition {
     skipped: u64,
 }
 
-/// A record on its way, and who comes after it.
+/// A record on its way, who is answered what when it is written, and who comes after it.
 struct Writing {
     record: Record,
-    token: Option<ReplyToken>,
+    reply: Option<(ReplyToken, Response)>,
     waiting: VecDeque<(Request, Option<ReplyToken>)>,
 }
 
@@ -200,7 +212,9 @@ impl Coordinator {
         let Some(partition) = self.partitions.remove(&index) else { return };
         self.tickets.retain(|_, (partition, _)| *partition != index);
         for writing in partition.writing.into_values() {
-            self.answer(writing.token, Response::Changed(Err(ErrorCode::NotCoordinator)));
+            if let Some((token, response)) = writing.reply {
+                self.answer(Some(token), response.failed(ErrorCode::NotCoordinator));
+            }
             for (request, token) in writing.waiting {
                 self.answer(token, request.failed(ErrorCode::NotCoordinator));
             }
@@ -236,18 +250,20 @@ impl Coordinator {
         // Unknown when the partition was unloaded in the meantime: all that waited has been answered.
         let Some((index, key)) = self.tickets.remove(&ticket) else { return };
         let Some(partition) = self.partitions.get_mut(&index) else { return };
-        let Some(Writing { record, token, mut waiting }) = partition.writing.remove(&key) else { return };
-        let result = match result {
-            Ok(at) => {
-                partition.apply(record, at);
-                Ok(())
-            }
+        let Some(Writing { record, reply, mut waiting }) = partition.writing.remove(&key) else { return };
+        match result {
+            Ok(at) => partition.apply(record, at),
             Err(error) => {
                 tracing::warn!(%error, group = %key.group, "the state of a share partition could not be written");
-                Err(append_error(error))
             }
-        };
-        self.answer(token, Response::Changed(result));
+        }
+        if let Some((token, response)) = reply {
+            let response = match result {
+                Ok(_) => response,
+                Err(error) => response.failed(append_error(error)),
+            };
+            self.answer(Some(token), response);
+        }
         while let Some((request, token)) = waiting.pop_front() {
             if let Some(partition) = self.partitions.get_mut(&index) {
                 partition.waiting -= 1;
@@ -326,7 +342,9 @@ impl Coordinator {
             return;
         }
         match self.decide(index, &request, now) {
-            Ok(Decision::Record(record)) => self.write(index, record, token),
+            Ok(Decision::Record(record, response)) => {
+                self.write(index, record, token.map(|token| (token, response)));
+            }
             Ok(Decision::Answer(response)) => self.answer(token, response),
             Err(error) => self.answer(token, request.failed(error)),
         }
@@ -336,10 +354,24 @@ impl Coordinator {
     fn decide(&self, index: PartitionIndex, request: &Request, now: Now) -> Result<Decision, ErrorCode> {
         let kept = self.partitions.get(&index).and_then(|partition| partition.kept.get(request.key()));
         match request {
-            Request::Read { .. } => match kept {
-                Some(kept) => Ok(Decision::Answer(Response::Read(Ok(kept.to_persisted())))),
-                None => Err(ErrorCode::UnknownTopicOrPartition),
-            },
+            Request::Read { key, leader_epoch } => {
+                let kept = kept.ok_or(ErrorCode::UnknownTopicOrPartition)?;
+                let response = Response::Read(Ok(kept.to_persisted()));
+                if *leader_epoch == LeaderEpoch::NONE || *leader_epoch == kept.leader_epoch {
+                    return Ok(Decision::Answer(response));
+                }
+                if *leader_epoch < kept.leader_epoch {
+                    return Err(ErrorCode::FencedLeaderEpoch);
+                }
+                let update = Update {
+                    snapshot_epoch: kept.snapshot_epoch,
+                    leader_epoch: *leader_epoch,
+                    start: kept.start,
+                    delivery_complete: kept.delivery_complete,
+                    batches: Vec::new(),
+                };
+                Ok(Decision::Record(self.updated(key, kept, update, now), response))
+            }
             Request::Initialize { key, state_epoch, start } => {
                 if kept.is_some_and(|kept| *state_epoch < kept.state_epoch) {
                     return Err(ErrorCode::FencedStateEpoch);
@@ -354,7 +386,7 @@ impl Coordinator {
                     written_at: now.wall,
                     batches: Vec::new(),
                 };
-                Ok(Decision::Record(Record::Snapshot { key: key.clone(), value: Some(value) }))
+                Ok(Decision::changed(Record::Snapshot { key: key.clone(), value: Some(value) }))
             }
             Request::Write(write) => {
                 let kept = kept.ok_or(ErrorCode::InvalidRequest)?;
@@ -371,22 +403,26 @@ impl Coordinator {
                     delivery_complete: write.delivery_complete,
                     batches: write.batches.clone(),
                 };
-                if kept.updates < self.settings.updates_per_snapshot {
-                    return Ok(Decision::Record(Record::Update { key: write.key.clone(), value: update }));
-                }
-                let mut after = kept.clone();
-                after.update(update);
-                let value = Some(after.snapshot(now.wall));
-                Ok(Decision::Record(Record::Snapshot { key: write.key.clone(), value }))
+                Ok(Decision::changed(self.updated(&write.key, kept, update, now)))
             }
             Request::Delete { key } => match kept {
-                Some(_) => Ok(Decision::Record(Record::Snapshot { key: key.clone(), value: None })),
+                Some(_) => Ok(Decision::changed(Record::Snapshot { key: key.clone(), value: None })),
                 None => Ok(Decision::Answer(Response::Changed(Ok(())))),
             },
         }
     }
 
-    fn write(&mut self, index: PartitionIndex, record: Record, token: Option<ReplyToken>) {
+    /// The record of an update: now and then one of all that is kept.
+    fn updated(&self, key: &ShareKey, kept: &Kept, update: Update, now: Now) -> Record {
+        if kept.updates < self.settings.updates_per_snapshot {
+            return Record::Update { key: key.clone(), value: update };
+        }
+        let mut after = kept.clone();
+        after.update(update);
+        Record::Snapshot { key: key.clone(), value: Some(after.snapshot(now.wall)) }
+    }
+
+    fn write(&mut self, index: PartitionIndex, record: Record, reply: Option<(ReplyToken, Response)>) {
         let ticket = Ticket(self.next_ticket);
         self.next_ticket += 1;
         let key = record.key().clone();
@@ -394,7 +430,7 @@ impl Coordinator {
         self.tickets.insert(ticket, (index, key.clone()));
         if let Some(partition) = self.partitions.get_mut(&index) {
             partition.has_grown = true;
-            partition.writing.insert(key, Writing { record, token, waiting: VecDeque::new() });
+            partition.writing.insert(key, Writing { record, reply, waiting: VecDeque::new() });
         }
     }
 
@@ -406,8 +442,15 @@ impl Coordinator {
 }
 
 enum Decision {
-    Record(Record),
+    /// What is answered when it is written.
+    Record(Record, Response),
     Answer(Response),
+}
+
+impl Decision {
+    fn changed(record: Record) -> Self {
+        Decision::Record(record, Response::Changed(Ok(())))
+    }
 }
 
 impl Partition {

@@ -10,6 +10,8 @@ mod machine;
 mod records;
 
 #[cfg(test)]
+mod table_tests;
+#[cfg(test)]
 mod tests;
 
 pub use machine::{Coordinator, Effect, Request, Response, StateWrite};

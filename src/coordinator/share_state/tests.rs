@@ -14,12 +14,12 @@ use crate::coordinator::{KeyValue, ReplyToken, Ticket};
 use crate::share::{DeliveryState, Persisted, ShareKey, StateBatch};
 use crate::wire::ErrorCode;
 
-fn key(group: &str) -> ShareKey {
+pub(super) fn key(group: &str) -> ShareKey {
     let topic = TopicId(uuid::Uuid::from_u128(0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10));
     ShareKey { group: Arc::from(group), topic, partition: PartitionIndex(3) }
 }
 
-fn batch(first: i64, last: i64, state: DeliveryState, delivery_count: u16) -> StateBatch {
+pub(super) fn batch(first: i64, last: i64, state: DeliveryState, delivery_count: u16) -> StateBatch {
     StateBatch { first: Offset(first), last: Offset(last), state, delivery_count }
 }
 
@@ -37,19 +37,19 @@ fn settings() -> ShareStateSettings {
 }
 
 /// The machine over a log in memory.
-struct World {
-    coordinator: Coordinator,
-    log: Vec<(PartitionIndex, KeyValue)>,
+pub(super) struct World {
+    pub(super) coordinator: Coordinator,
+    pub(super) log: Vec<(PartitionIndex, KeyValue)>,
     /// Appends that have not been answered.
-    pending: Vec<(PartitionIndex, KeyValue, Ticket)>,
-    replies: Vec<(ReplyToken, Response)>,
+    pub(super) pending: Vec<(PartitionIndex, KeyValue, Ticket)>,
+    pub(super) replies: Vec<(ReplyToken, Response)>,
     pruned: Vec<(PartitionIndex, Offset)>,
-    now: Now,
+    pub(super) now: Now,
     next_token: u64,
 }
 
 impl World {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let now = Now { monotonic: Monotonic::ZERO, wall: Timestamp(1_000) };
         let mut world = Self {
             coordinator: Coordinator::new(settings(), 4, now),
@@ -64,7 +64,7 @@ impl World {
         world
     }
 
-    fn reload(&mut self) {
+    pub(super) fn reload(&mut self) {
         self.pending.clear();
         self.coordinator = Coordinator::new(settings(), 4, self.now);
         for index in (0..4).map(PartitionIndex) {
@@ -79,7 +79,7 @@ impl World {
         }
     }
 
-    fn perform(&mut self) {
+    pub(super) fn perform(&mut self) {
         for effect in self.coordinator.drain_effects() {
             match effect {
                 Effect::Reply { token, response } => self.replies.push((token, response)),
@@ -91,7 +91,7 @@ impl World {
         }
     }
 
-    fn send(&mut self, request: Request) -> ReplyToken {
+    pub(super) fn send(&mut self, request: Request) -> ReplyToken {
         let token = ReplyToken(self.next_token);
         self.next_token += 1;
         self.coordinator.handle(request, token, self.now);
@@ -99,7 +99,7 @@ impl World {
         token
     }
 
-    fn finish(&mut self, at: usize, result: Result<(), ErrorCode>) {
+    pub(super) fn finish(&mut self, at: usize, result: Result<(), ErrorCode>) {
         let (partition, record, ticket) = self.pending.remove(at);
         let result = result.map(|()| {
             self.log.push((partition, record));
@@ -109,7 +109,7 @@ impl World {
         self.perform();
     }
 
-    fn ask(&mut self, request: Request) -> Response {
+    pub(super) fn ask(&mut self, request: Request) -> Response {
         let token = self.send(request);
         while !self.pending.is_empty() {
             self.finish(0, Ok(()));
@@ -118,16 +118,20 @@ impl World {
         self.replies.remove(at).1
     }
 
-    fn read(&mut self, group: &str) -> Result<Persisted, ErrorCode> {
-        match self.ask(Request::Read { key: key(group) }) {
+    pub(super) fn read(&mut self, group: &str) -> Result<Persisted, ErrorCode> {
+        match self.ask(read(group, LeaderEpoch::NONE)) {
             Response::Read(result) => result,
             other => panic!("{other:?}"),
         }
     }
 }
 
-fn initialize(group: &str, state_epoch: i32, start: i64) -> Request {
+pub(super) fn initialize(group: &str, state_epoch: i32, start: i64) -> Request {
     Request::Initialize { key: key(group), state_epoch, start: Offset(start) }
+}
+
+pub(super) fn read(group: &str, leader_epoch: LeaderEpoch) -> Request {
+    Request::Read { key: key(group), leader_epoch }
 }
 
 fn write(group: &str, start: i64, batches: &[StateBatch]) -> Request {
@@ -258,7 +262,7 @@ fn a_partition_that_is_not_here_or_not_loaded_says_so() {
 fn who_waits_when_the_partition_goes_is_answered_once() {
     let mut world = World::new();
     assert_eq!(world.ask(initialize("g", 1, 0)), Response::Changed(Ok(())));
-    let tokens = [world.send(write("g", 0, &[])), world.send(Request::Read { key: key("g") })];
+    let tokens = [world.send(write("g", 0, &[])), world.send(read("g", LeaderEpoch::NONE))];
     world.coordinator.unload(world.coordinator.partition_of(&key("g")));
     world.perform();
     assert_eq!(
@@ -279,7 +283,7 @@ fn a_failed_append_changes_nothing_and_who_waits_goes_on() {
     assert_eq!(world.ask(initialize("g", 1, 0)), Response::Changed(Ok(())));
     let first = world.send(write("g", 0, &[batch(0, 0, DeliveryState::Acknowledged, 1)]));
     let second = world.send(write("g", 0, &[batch(1, 1, DeliveryState::Archived, 1)]));
-    let third = world.send(Request::Read { key: key("g") });
+    let third = world.send(read("g", LeaderEpoch::NONE));
     assert_eq!(world.pending.len(), 1, "one at a time");
     world.finish(0, Err(ErrorCode::RequestTimedOut));
     world.finish(0, Ok(()));
