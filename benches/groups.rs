@@ -31,6 +31,7 @@ fn settings() -> GroupSettings {
         members_bytes_max: 256 << 20,
         offset_metadata_bytes_max: 4096,
         offsets_commit_timeout_ms: 5_000,
+        append_linger: None,
         offsets_retention_ms: 7 * 24 * 60 * 60 * 1000,
         offsets_retention_check_interval_ms: 600_000,
         offsets_topic_partitions: 1,

@@ -1,7 +1,7 @@
 //! Shard 0's driver of the group coordinator: hands requests and time to
 //! [`crate::coordinator::Coordinator`] and does what it asks for. The driver decides nothing about groups.
 //!
-//! Appends go through [`super::coordinator_log`], partitions come by [`super::leaderships`].
+//! Appends go through [`super::coordinator_appends`], partitions come by [`super::leaderships`].
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use slab::Slab;
 
-use super::coordinator_log::{Appending, Appends, LoadError, send_appends};
+use super::coordinator_appends::{Appending, Appends, send_appends};
+use super::coordinator_log::LoadError;
 use super::internal_topics::CONSUMER_OFFSETS;
 use super::leaderships::{self, Leaderships, Load, Loading};
 use crate::base::clock::{self, Monotonic, Now};
@@ -189,6 +190,8 @@ impl Driver {
 }
 
 impl Appending for Driver {
+    const TOPIC: &'static str = CONSUMER_OFFSETS;
+
     fn shard(&self) -> &Rc<Shard> {
         &self.shard
     }
@@ -205,6 +208,10 @@ impl Appending for Driver {
         self.leaderships.epoch(partition)
     }
 
+    fn linger(&self) -> Option<Duration> {
+        self.shard.config().groups.append_linger
+    }
+
     fn timeout(&self) -> Duration {
         Duration::from_millis(self.shard.config().groups.offsets_commit_timeout_ms.max(1) as u64)
     }
@@ -219,7 +226,6 @@ impl Appending for Driver {
 }
 
 impl Loading for Driver {
-    const TOPIC: &'static str = CONSUMER_OFFSETS;
     const AWAITS_COMMIT: bool = false;
     type Waiting = Waiting;
 

@@ -9,7 +9,8 @@ use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::coordinator_log::{Appending, LoadError, read_log};
+use super::coordinator_appends::Appending;
+use super::coordinator_log::{LoadError, read_log};
 use crate::base::clock;
 use crate::base::{BrokerId, LeaderEpoch, PartitionIndex, TopicId};
 use crate::io::runtime::{Queue, spawn};
@@ -35,8 +36,6 @@ const WAITING_MAX: usize = 4096;
 
 /// A coordinator whose partitions are read here.
 pub(super) trait Loading: Appending {
-    /// The topic, for who reads the log.
-    const TOPIC: &'static str;
     /// What it has read it tells others at once, so that it must be there whoever leads next.
     const AWAITS_COMMIT: bool;
     /// A request that waits for its partition.

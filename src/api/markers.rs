@@ -10,7 +10,7 @@ use futures::future::join_all;
 use kafka_protocol::protocol::StrBytes;
 
 use super::client::{Target, find_partition, partition_image};
-use super::coordinator_log::{coordinator_epoch_max, failure_code, marker_claim};
+use super::coordinator_appends::{coordinator_epoch_max, failure_code, marker_claim};
 use super::internal_topics::CONSUMER_OFFSETS;
 use super::shares::{Share, Shares};
 use crate::base::clock;

@@ -16,6 +16,7 @@ mod client;
 pub mod client_quotas;
 mod cluster_view;
 pub mod configs;
+mod coordinator_appends;
 mod coordinator_log;
 pub mod create_partitions;
 pub mod create_topics;

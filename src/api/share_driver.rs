@@ -1,7 +1,7 @@
 //! Shard 0's driver of the share coordinator: hands requests, time and what became of its appends to [`Coordinator`] and
 //! does what it asks for. The driver decides nothing about share partitions.
 //!
-//! Appends go through [`super::coordinator_log`], partitions come by [`super::leaderships`].
+//! Appends go through [`super::coordinator_appends`], partitions come by [`super::leaderships`].
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use slab::Slab;
 
-use super::coordinator_log::{Appending, Appends, LoadError, send_appends};
+use super::coordinator_appends::{Appending, Appends, send_appends};
+use super::coordinator_log::LoadError;
 use super::internal_topics::SHARE_GROUP_STATE;
 use super::leaderships::{self, Leaderships, Load, Loading};
 use super::share_elsewhere::ShareElsewhere;
@@ -170,6 +171,8 @@ impl Driver {
 }
 
 impl Appending for Driver {
+    const TOPIC: &'static str = SHARE_GROUP_STATE;
+
     fn shard(&self) -> &Rc<Shard> {
         &self.shard
     }
@@ -186,6 +189,10 @@ impl Appending for Driver {
         self.leaderships.epoch(partition)
     }
 
+    fn linger(&self) -> Option<Duration> {
+        self.shard.config().share_states.append_linger
+    }
+
     fn timeout(&self) -> Duration {
         self.shard.config().share_states.write_timeout
     }
@@ -200,7 +207,6 @@ impl Appending for Driver {
 }
 
 impl Loading for Driver {
-    const TOPIC: &'static str = SHARE_GROUP_STATE;
     const AWAITS_COMMIT: bool = false;
     type Waiting = (Request, Answer);
 

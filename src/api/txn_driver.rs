@@ -1,7 +1,7 @@
 //! Shard 0's driver of the transaction coordinator: hands requests, time and what became of its wishes to
 //! [`Coordinator`] and does what it asks for. The driver decides nothing about transactions.
 //!
-//! Appends go through [`super::coordinator_log`], partitions come by [`super::leaderships`], markers go through
+//! Appends go through [`super::coordinator_appends`], partitions come by [`super::leaderships`], markers go through
 //! [`super::markers`].
 
 use std::cell::{Cell, RefCell};
@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use slab::Slab;
 
-use super::coordinator_log::{Appending, Appends, LoadError, send_appends};
+use super::coordinator_appends::{Appending, Appends, send_appends};
+use super::coordinator_log::LoadError;
 use super::elsewhere::Elsewhere;
 use super::internal_topics::TRANSACTION_STATE;
 use super::leaderships::{self, Leaderships, Load, Loading};
@@ -259,6 +260,8 @@ impl Driver {
 }
 
 impl Appending for Driver {
+    const TOPIC: &'static str = TRANSACTION_STATE;
+
     fn shard(&self) -> &Rc<Shard> {
         &self.shard
     }
@@ -289,7 +292,6 @@ impl Appending for Driver {
 }
 
 impl Loading for Driver {
-    const TOPIC: &'static str = TRANSACTION_STATE;
     /// The end of a transaction that is decided goes to its partitions as soon as it is read.
     const AWAITS_COMMIT: bool = true;
     type Waiting = (Request, Answer);

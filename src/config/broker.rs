@@ -18,6 +18,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// A properties file: where it lies and what it says.
 #[derive(Clone, Copy, Debug)]
@@ -170,6 +171,8 @@ pub struct GroupSettings {
     pub members_bytes_max: u64,
     pub offset_metadata_bytes_max: i32,
     pub offsets_commit_timeout_ms: i32,
+    /// How long records wait for others to share a batch with, if at all.
+    pub append_linger: Option<Duration>,
     pub offsets_retention_ms: i64,
     pub offsets_retention_check_interval_ms: i64,
     pub offsets_topic_partitions: i32,
@@ -603,6 +606,7 @@ fn group_settings(s: &Settings) -> GroupSettings {
         members_bytes_max: s.number("kuring.groups.bytes.max"),
         offset_metadata_bytes_max: s.number("offset.metadata.max.bytes"),
         offsets_commit_timeout_ms: s.number("offsets.commit.timeout.ms"),
+        append_linger: s.linger("group.coordinator.append.linger.ms"),
         offsets_retention_ms: s.integer("offsets.retention.minutes") * MINUTE_MS,
         offsets_retention_check_interval_ms: s.integer("offsets.retention.check.interval.ms"),
         offsets_topic_partitions: s.number("offsets.topic.num.partitions"),

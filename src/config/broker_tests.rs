@@ -389,3 +389,16 @@ proptest::proptest! {
         let _ = BrokerConfig::load(Some(Source { path: "f", text: &text }), &[]);
     }
 }
+
+#[test]
+fn coordinators_write_at_once_unless_a_linger_above_zero_is_set() {
+    let lingers = |text: &str| {
+        let config = config(text);
+        (config.groups.append_linger, config.share_states.append_linger)
+    };
+    let ms = |ms| Some(std::time::Duration::from_millis(ms));
+    assert_eq!(lingers(""), (None, None));
+    let (group, share) = ("group.coordinator.append.linger.ms", "share.coordinator.append.linger.ms");
+    assert_eq!(lingers(&format!("{group}=5\n{share}=0")), (ms(5), None));
+    assert_eq!(lingers(&format!("{group}=-1\n{share}=7")), (None, ms(7)));
+}

@@ -33,7 +33,7 @@ impl LogConfigSource<'_> {
             max_compaction_lag_ms: self.integer("max.compaction.lag.ms"),
             delete_retention_ms: self.integer("delete.retention.ms"),
             compression: self.compression(),
-            max_message_bytes: self.unsigned("max.message.bytes"),
+            max_message_bytes: self.message_bytes_max(),
             max_decompressed_message_bytes: self.unsigned("max.decompressed.message.bytes"),
             decompressed_bytes_max: self.of_broker("kuring.decompression.bytes.max"),
             decompression_ratio_max: self.of_broker("kuring.decompression.ratio.max"),
@@ -49,6 +49,10 @@ impl LogConfigSource<'_> {
                 == Value::Boolean(true),
             preallocate: self.value("preallocate") == Value::Boolean(true),
         }
+    }
+
+    pub fn message_bytes_max(&self) -> u32 {
+        self.unsigned("max.message.bytes")
     }
 
     /// The topic's override, else what the broker's levels make of it. Overrides were checked before they

@@ -7,6 +7,7 @@ use super::log_levels::LogConfigSource;
 use super::table;
 use super::{CleanerSettings, ListenerName, LogConfig};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// More threads than this are not made: they would only wait for the disk together.
 const CLEANER_THREADS_MAX: u64 = 64;
@@ -72,6 +73,12 @@ impl Settings {
         }
     }
 
+    /// A time to wait for company: none at 0, nor at -1, where what is there at the same time is enough.
+    pub(super) fn linger(&self, name: &str) -> Option<Duration> {
+        let ms = u64::try_from(self.integer(name)).ok().filter(|ms| *ms > 0)?;
+        Some(Duration::from_millis(ms))
+    }
+
     pub(super) fn text(&self, name: &str) -> Option<String> {
         match self.value(name) {
             Value::Null => None,
@@ -128,6 +135,11 @@ impl Levels<'_> {
     /// The settings of a topic with these overrides.
     pub fn log_config(&self, topic: &Overrides) -> LogConfig {
         LogConfigSource { topic, levels: *self }.build()
+    }
+
+    /// `max.message.bytes` of a topic with these overrides.
+    pub fn message_bytes_max(&self, topic: &Overrides) -> u32 {
+        LogConfigSource { topic, levels: *self }.message_bytes_max()
     }
 
     /// What moves between log directories may copy, all together.

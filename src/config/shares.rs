@@ -209,6 +209,8 @@ pub struct ShareStateSettings {
     pub topic_in_sync_replicas_min: i32,
     pub updates_per_snapshot: i32,
     pub write_timeout: Duration,
+    /// How long records wait for others to share a batch with, if at all.
+    pub append_linger: Option<Duration>,
     /// How often the topic is cut off where nobody needs it any more.
     pub prune_interval: Duration,
     /// A snapshot as old as this is made anew, so that the topic can be cut off behind it.
@@ -225,6 +227,7 @@ impl ShareStateSettings {
             topic_in_sync_replicas_min: s.number("share.coordinator.state.topic.min.isr"),
             updates_per_snapshot: s.number("share.coordinator.snapshot.update.records.per.snapshot"),
             write_timeout: duration("share.coordinator.write.timeout.ms"),
+            append_linger: s.linger("share.coordinator.append.linger.ms"),
             prune_interval: duration("share.coordinator.state.topic.prune.interval.ms"),
             cold_interval: duration("share.coordinator.cold.partition.snapshot.interval.ms"),
         }

@@ -25,6 +25,7 @@ use kafka_protocol::messages::{
 use kafka_protocol::protocol::StrBytes;
 use rdkafka::consumer::Consumer as _;
 
+use crate::harness::batch::read_all;
 use crate::harness::client::{Client, Send, poll};
 use crate::harness::raw::{Raw, name};
 use crate::harness::{Broker, eventually, shard_counts};
@@ -161,6 +162,33 @@ fn stable_member(raw: &mut Raw, id: &str) -> (String, i32) {
     let synced = raw.call(3, &sync(id, &member, joined.generation_id, &[(&member, b"all")]));
     assert_eq!((synced.error_code, &synced.assignment[..]), (OK, &b"all"[..]));
     (member, joined.generation_id)
+}
+
+#[test]
+fn commits_share_a_batch_with_those_that_come_within_the_linger() {
+    if Broker::is_kafka() {
+        return;
+    }
+    let settings = [("group.coordinator.append.linger.ms", "1000"), ("offsets.topic.num.partitions", "1")];
+    let broker = Broker::with(2, &settings);
+    Client::of(&broker).create_topic("t", 1, &[]);
+    let ids: Vec<String> = (0..20).map(|number| format!("g{number}")).collect();
+    let mut members: Vec<Raw> = ids.iter().map(|id| coordinator(&broker, id)).collect();
+    for (member, (id, offset)) in members.iter_mut().zip(ids.iter().zip(0..)) {
+        member.send(8, &commit("t", 0, offset).with_group_id(group(id)));
+    }
+    for member in &mut members {
+        let (_, response) = member.receive::<OffsetCommitRequest>(8);
+        assert_eq!(response.topics[0].partitions[0].error_code, OK);
+    }
+    let log = broker.data().join("__consumer_offsets-0").join("00000000000000000000.log");
+    let batches = read_all(&std::fs::read(log).expect("the log of the offsets topic"));
+    let records: usize = batches.iter().map(|batch| batch.offsets.len()).sum();
+    assert_eq!(records, ids.len());
+    assert!(batches.len() < records, "{} batches", batches.len());
+    for (member, (id, offset)) in members.iter_mut().zip(ids.iter().zip(0..)) {
+        assert_eq!(committed(member, id, "t"), offset);
+    }
 }
 
 #[test]

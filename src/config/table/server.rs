@@ -296,6 +296,15 @@ pub(super) static SERVER: &[Definition] = &[
         Medium,
         "How long the first rebalance of an empty group waits for more members.",
     ),
+    p(
+        "group.coordinator.append.linger.ms",
+        Int,
+        Some("-1"),
+        AtLeast(-1),
+        Medium,
+        "How long what the group coordinator writes waits for more, to be written together; at 0 and -1 only what is \
+         there at the same time is.",
+    ),
     p("group.max.size", Int, Some("2147483647"), AtLeast(1), Medium, "The most members of a classic group."),
     p(
         "group.consumer.max.size",

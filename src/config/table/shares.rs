@@ -193,6 +193,15 @@ pub(super) static SHARES: &[Definition] = &[
         "How long a change of a share partition's state may wait until it is committed.",
     ),
     p(
+        "share.coordinator.append.linger.ms",
+        Int,
+        Some("-1"),
+        AtLeast(-1),
+        Medium,
+        "How long what the share coordinator writes waits for more, to be written together; at 0 and -1 only what is \
+         there at the same time is.",
+    ),
+    p(
         "share.coordinator.state.topic.prune.interval.ms",
         Int,
         Some("300000"),

@@ -31,6 +31,7 @@ fn settings() -> ShareStateSettings {
         topic_in_sync_replicas_min: 1,
         updates_per_snapshot: 5,
         write_timeout: Duration::from_secs(5),
+        append_linger: None,
         prune_interval: Duration::from_secs(300),
         cold_interval: Duration::from_secs(300),
     }
