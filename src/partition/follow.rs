@@ -7,7 +7,7 @@ use super::{Committed, Partition};
 use crate::base::clock::Now;
 use crate::base::{LeaderEpoch, Offset};
 use crate::io::Files;
-use crate::log::LogError;
+use crate::log::{Log, LogError};
 use crate::wire::record::{BatchError, BatchHead};
 
 /// Where a follower stands: what it says of itself with a fetch.
@@ -37,6 +37,37 @@ pub struct Followed {
     pub taken: usize,
     /// The rest waits for a file: run [`Log::prepare_job`](crate::log::Log::prepare_job).
     pub prepare: bool,
+}
+
+/// Where a follower's log is to be cut.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cut {
+    /// The leader's records of epochs up to this one end here.
+    Diverging { epoch: LeaderEpoch, end: Offset },
+    /// Nothing of it is the leader's any more: it begins anew.
+    Anew(Offset),
+}
+
+/// A [`Cut`] that takes something away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PlannedCut {
+    pub cut: Cut,
+    /// Where the log ends afterwards, or before that if a batch lies across.
+    pub to: Offset,
+    /// As of before.
+    pub end: Offset,
+    pub high_watermark: Offset,
+}
+
+impl PlannedCut {
+    /// *File thread.* Cuts the log; what is left of the high watermark.
+    pub fn carry_out<F: Files>(self, log: &mut Log<F>, now: Now) -> Result<Offset, LogError> {
+        match self.cut {
+            Cut::Diverging { .. } => log.truncate_to(self.to, now)?,
+            Cut::Anew(at) => log.restart_at(at, now)?,
+        }
+        Ok(self.high_watermark.min(log.log_end()).max(log.log_start()))
+    }
 }
 
 /// Why they are not in the log.
@@ -131,6 +162,22 @@ impl<F: Files, T> Partition<F, T> {
             // This log has nothing of that epoch: all it has of later ones is not the leader's.
             _ => end_of_known.min(own_end),
         }
+    }
+
+    /// What a follower of the leadership has to take away; `None`: nothing.
+    pub fn plan_cut(&mut self, epoch: LeaderEpoch, cut: Cut) -> Result<Option<PlannedCut>, NotFollowed> {
+        self.check_following(epoch)?;
+        let (end, high_watermark) = (self.log.log_end(), self.high_watermark);
+        let to = match cut {
+            Cut::Diverging { epoch, end } => self.cut_for(epoch, end),
+            Cut::Anew(at) => at,
+        };
+        if to >= end && matches!(cut, Cut::Diverging { .. }) {
+            // There is nothing behind it but what this log takes for the beginning of an epoch.
+            self.log.forget_begun_epoch();
+            return Ok(None);
+        }
+        Ok(Some(PlannedCut { cut, to, end, high_watermark }))
     }
 
     fn check_following(&self, epoch: LeaderEpoch) -> Result<(), NotFollowed> {

@@ -83,6 +83,24 @@ pub struct IsrProposal {
     pub isr: Vec<(BrokerId, BrokerEpoch)>,
 }
 
+impl IsrProposal {
+    /// Whether the controller has decided with this code, or knows more than this broker: then the metadata has the
+    /// last word. Else the proposal is brought again.
+    pub fn is_decided_by(code: ErrorCode) -> bool {
+        matches!(
+            code,
+            ErrorCode::IneligibleReplica
+                | ErrorCode::OperationNotAttempted
+                | ErrorCode::UnknownTopicId
+                | ErrorCode::UnknownTopicOrPartition
+                | ErrorCode::FencedLeaderEpoch
+                | ErrorCode::InvalidUpdateVersion
+                | ErrorCode::InvalidRequest
+                | ErrorCode::NewLeaderElected
+        )
+    }
+}
+
 /// What the controller has made of a proposal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AlteredIsr {

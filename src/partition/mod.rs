@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 pub use append::{Acks, AppendFailure, Committed, QueuedAppend, Turn};
-pub use follow::{Followed, FollowedRecords, NotFollowed, Position};
+pub use follow::{Cut, Followed, FollowedRecords, NotFollowed, PlannedCut, Position};
 pub use leadership::{AlteredIsr, Assignment, Brokers, FollowerFetch, IsrProposal, Leadership};
 pub use read::{EpochEnd, ReadOutcome, Waterline};
 pub use role::Assigned;

@@ -26,5 +26,6 @@ mod wire;
 pub use commands::CommandTimes;
 pub use leadership::Leadership;
 pub use log_files::LogError;
+pub use producer_ids::ProducerIds;
 pub use quorum::{Begin, Images, Leaderships, OpenError, Quorum, Settings, Timing};
 pub use snapshots::SnapshotError;

@@ -16,7 +16,7 @@ use super::replica::{Replica, ReplicaState};
 use crate::base::{LeaderEpoch, Offset, clock};
 use crate::io::os::OsFiles;
 use crate::log::{Fault, Log};
-use crate::partition::{FollowedRecords, NotFollowed, Partition, Position};
+use crate::partition::{Cut, FollowedRecords, NotFollowed, Partition, PlannedCut, Position};
 use crate::wire::ErrorCode;
 
 /// Checkpoint files that could not be written are tried again after this.
@@ -32,15 +32,6 @@ pub struct Received {
     pub records: Bytes,
     pub high_watermark: Offset,
     pub log_start: Offset,
-}
-
-/// Where a follower's log is to be cut.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Cut {
-    /// The leader's records of epochs up to this one end here.
-    Diverging { epoch: LeaderEpoch, end: Offset },
-    /// Nothing of it is the leader's any more: it begins anew.
-    Anew(Offset),
 }
 
 /// Why a follower is not further than before.
@@ -163,23 +154,9 @@ impl Shard {
         epoch: LeaderEpoch,
         cut: Cut,
     ) -> Result<(), NotAppended> {
-        let planned = replica.with(|partition| {
-            partition.position(epoch)?;
-            let (end, high_watermark) = (partition.log().log_end(), partition.high_watermark());
-            let to = match cut {
-                Cut::Diverging { epoch, end } => partition.cut_for(epoch, end),
-                Cut::Anew(at) => at,
-            };
-            if to >= end && matches!(cut, Cut::Diverging { .. }) {
-                // There is nothing behind it but what this log takes for the beginning of an epoch.
-                partition.log_mut().forget_begun_epoch();
-                return Ok::<_, NotFollowed>(None);
-            }
-            Ok(Some((to, end, high_watermark)))
-        });
-        let Some((to, end, high_watermark)) = planned.map_err(NotAppended::Unavailable)?? else {
-            return Ok(());
-        };
+        let planned = replica.with(|partition| partition.plan_cut(epoch, cut));
+        let Some(planned) = planned.map_err(NotAppended::Unavailable)?? else { return Ok(()) };
+        let PlannedCut { to, end, high_watermark, .. } = planned;
         let Some(mut partition) = replica.take(ReplicaState::Opening) else { return Err(NotAppended::Gone) };
         self.counters.truncations.increment();
         if to < high_watermark {
@@ -202,22 +179,23 @@ impl Shard {
         let threads = self.settings.directories.threads.clone();
         let (log, done) = threads
             .run("cut log", move || {
-                let done = match cut {
-                    Cut::Diverging { .. } => log.truncate_to(to, clock::now()),
-                    Cut::Anew(at) => log.restart_at(at, clock::now()),
-                };
+                let done = planned.carry_out(&mut log, clock::now());
                 (log, done)
             })
             .await;
-        if let Err(error) = done {
-            self.lose(replica, log);
-            match error.fault() {
-                Fault::Disk => self.report_failure(replica, &error),
-                fault => tracing::error!(partition = %replica.topic_partition, ?fault, "not cut: {error}"),
+        let high_watermark = match done {
+            Ok(high_watermark) => high_watermark,
+            Err(error) => {
+                self.lose(replica, log);
+                match error.fault() {
+                    Fault::Disk => self.report_failure(replica, &error),
+                    fault => {
+                        tracing::error!(partition = %replica.topic_partition, ?fault, "not cut: {error}")
+                    }
+                }
+                return Err(NotAppended::Unavailable(ErrorCode::KafkaStorageError));
             }
-            return Err(NotAppended::Unavailable(ErrorCode::KafkaStorageError));
-        }
-        let high_watermark = high_watermark.min(log.log_end()).max(log.log_start());
+        };
         self.save_cut(replica, &log, high_watermark).await;
         if !matches!(*replica.state.borrow(), ReplicaState::Opening) {
             // Its directory has failed, or the topic was deleted.

@@ -107,7 +107,7 @@ impl Shard {
         };
         let mut undecided = Vec::new();
         for ((key, proposal), answer) in batch.into_iter().zip(answers) {
-            if answer.as_ref().is_err_and(|code| !is_decided(*code)) {
+            if answer.as_ref().is_err_and(|code| !IsrProposal::is_decided_by(*code)) {
                 undecided.push((key, proposal));
             } else {
                 self.isr_altered(key, &proposal, answer);
@@ -144,19 +144,4 @@ impl Shard {
             self.wake_fetches(key);
         }
     }
-}
-
-/// Whether the controller has decided, or knows more than this broker: then the metadata has the last word.
-fn is_decided(code: ErrorCode) -> bool {
-    matches!(
-        code,
-        ErrorCode::IneligibleReplica
-            | ErrorCode::OperationNotAttempted
-            | ErrorCode::UnknownTopicId
-            | ErrorCode::UnknownTopicOrPartition
-            | ErrorCode::FencedLeaderEpoch
-            | ErrorCode::InvalidUpdateVersion
-            | ErrorCode::InvalidRequest
-            | ErrorCode::NewLeaderElected
-    )
 }

@@ -45,12 +45,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
+pub use crate::partition::Cut;
 pub use checkpoint::write_last_checkpoints;
 pub use cleaner::{Cleaner, CleanerCounters, start_cleaner};
 pub use commit::CommitService;
 pub use directories::{Directories, Directory, DiskCounts, StartEntry, StartList};
 pub use figures::{Detail, Figures, LogFigures, PartitionFigures, WantedFigures};
-pub use follow::{Cut, NotAppended, Received};
+pub use follow::{NotAppended, Received};
 pub use mesh::{CallHandle, Lanes, PendingReply, ReplyTo, lanes};
 pub use placement::{PartitionKey, owner};
 pub use quotas::QuotaMeters;
