@@ -1,16 +1,20 @@
 //! AlterConfigs and IncrementalAlterConfigs: from edits to config records (Kafka's
 //! `ConfigurationControlManager`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::command::{AlterConfigs, ConfigEdit, ConfigOp, Refusal, Response};
-use super::super::image::{ConfigResource, Image, Overrides};
+use super::super::elections::{Change, Transit};
+use super::super::image::{ConfigResource, Image, Overrides, TopicImage};
 use super::super::record::Record;
-use super::{ConfigRules, Controller, Decision};
+use super::{ConfigRules, Controller, Decision, partitions};
 use crate::wire::ErrorCode;
 
 /// Kafka stores no longer value.
 const CONFIG_VALUE_BYTES_MAX: usize = 32_767;
+
+/// The setting by which replicas come to be eligible leaders.
+const MIN_ISR: &str = "min.insync.replicas";
 
 impl Controller {
     pub(super) fn alter_configs(&mut self, image: &Image, request: AlterConfigs) -> Decision {
@@ -35,8 +39,39 @@ impl Controller {
         if request.validate_only {
             records.clear();
         }
+        let others = forget_eligible(image, &records);
+        records.extend(others);
         Decision { records, response: Response::ConfigsAltered(results) }
     }
+}
+
+/// Whoever is eligible by another `min.insync.replicas` may lack what is acknowledged by the new one: nobody is any more
+/// (Kafka's `ClearElrRecord`).
+fn forget_eligible(image: &Image, changes: &[Record]) -> Vec<Record> {
+    let resources = changes.iter().filter_map(|record| match record {
+        Record::Config { resource, name, .. } if name == MIN_ISR => Some(resource),
+        _ => None,
+    });
+    let resources: BTreeSet<&ConfigResource> = resources.collect();
+    let is_everywhere = resources.contains(&ConfigResource::BrokerDefault);
+    let topics = image.topics().filter(|topic| {
+        !resources.is_empty()
+            && (is_everywhere || resources.contains(&ConfigResource::Topic(topic.name.clone())))
+    });
+    topics.flat_map(|topic| without_eligible(topic)).collect()
+}
+
+fn without_eligible(topic: &TopicImage) -> impl Iterator<Item = Record> {
+    let partitions = topic.numbered().filter(|(_, partition)| !partition.transit().elr.is_empty());
+    partitions.map(|(index, partition)| {
+        let transit = Transit { elr: Vec::new(), ..partition.transit().clone() };
+        partitions::changed(
+            topic.id,
+            index,
+            partition,
+            Change { transit: Some(transit), ..Change::default() },
+        )
+    })
 }
 
 /// The overrides of a topic that is being created.
@@ -239,6 +274,26 @@ mod tests {
         let delete = ops(&[("retention.ms", ConfigOp::Delete)]);
         alter(&mut cluster, topic("t"), delete).unwrap();
         assert!(cluster.state.image().overrides(&topic("t")).is_empty());
+    }
+
+    #[test]
+    fn nobody_stays_eligible_by_another_least_number_in_sync() {
+        let set = |value: &str| ops(&[(MIN_ISR, ConfigOp::Set(value.into()))]);
+        for resource in [topic("t"), ConfigResource::BrokerDefault] {
+            let mut cluster = Cluster::of_many(3);
+            cluster.put("t", &[1, 2, 3], &[1, 2, 3], 1);
+            cluster.put("other", &[1, 2, 3], &[1, 2, 3], 1);
+            for name in ["t", "other"] {
+                alter(&mut cluster, topic(name), set("3")).unwrap();
+                cluster.alter_isr(name, &[1, 2]).unwrap();
+                assert_eq!(cluster.state_of(name), (Some(1), vec![1, 2], vec![3]));
+            }
+            // What 1 and 2 acknowledge from here on 3 does not have.
+            let is_default = resource == ConfigResource::BrokerDefault;
+            alter(&mut cluster, resource, set("2")).unwrap();
+            assert_eq!(cluster.state_of("t"), (Some(1), vec![1, 2], vec![]));
+            assert_eq!(cluster.state_of("other").2.is_empty(), is_default);
+        }
     }
 
     #[test]

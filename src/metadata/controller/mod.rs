@@ -277,7 +277,13 @@ pub(crate) mod testing {
             let invalid = |text: &str| Err(Refusal::new(ErrorCode::InvalidConfig, text));
             match (name, value) {
                 ("retention.ms", Some(value)) if value.parse::<i64>().is_err() => invalid("not a number"),
-                ("retention.ms" | "cleanup.policy" | "unclean.leader.election.enable", _) => Ok(()),
+                (
+                    "retention.ms"
+                    | "cleanup.policy"
+                    | "min.insync.replicas"
+                    | "unclean.leader.election.enable",
+                    _,
+                ) => Ok(()),
                 ("node.id", _) => Err(Refusal::new(ErrorCode::InvalidRequest, "read-only")),
                 _ => invalid("unknown config"),
             }
