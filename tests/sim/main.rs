@@ -1,12 +1,13 @@
 //! Seeded simulations: production code over faulty, forgetful files, against a model.
 //!
 //! Each test runs fixed seeds and a fresh one. A failure prints its seed; `KURING_SEED=<seed> cargo test --test
-//! sim` runs just that one again, the same to the last step. `KURING_SEEDS=<count>` runs more.
+//! sim` runs just that one again, the same to the last step. `KURING_SEEDS=<count>` runs so many fresh ones instead.
 
 use std::num::NonZero;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+mod cluster;
 mod compaction;
 mod home;
 mod kafka;
@@ -16,16 +17,15 @@ mod log;
 mod log_model;
 mod transactions;
 
-/// The seeds to run: one given by the environment, or `fixed` ones and a fresh one.
+/// The seeds to run: one or so many fresh ones as the environment says, or `fixed` ones and a fresh one.
 fn seeds(fixed: u64) -> Vec<u64> {
-    match std::env::var("KURING_SEED") {
-        Ok(seed) => vec![seed.parse().expect("KURING_SEED is a number")],
-        Err(_) => {
-            let more = std::env::var("KURING_SEEDS").map(|count| count.parse().expect("a number of seeds"));
-            let fixed = more.unwrap_or(fixed);
-            let fresh = kuring::base::random::Random::from_os().next_u64() >> 16;
-            (0..fixed).chain([fresh]).collect()
-        }
+    if let Ok(seed) = std::env::var("KURING_SEED") {
+        return vec![seed.parse().expect("KURING_SEED is a number")];
+    }
+    let fresh = kuring::base::random::Random::from_os().next_u64() >> 16;
+    match std::env::var("KURING_SEEDS") {
+        Ok(count) => (fresh..).take(count.parse().expect("a number of seeds")).collect(),
+        Err(_) => (0..fixed).chain([fresh]).collect(),
     }
 }
 
