@@ -11,7 +11,7 @@ use kuring::shard::PartitionKey;
 use super::broker::Broker;
 use super::checker::Value;
 use super::clients::{Client, values};
-use super::world::{SECOND, TOPIC, World, key_of};
+use super::world::{Node, SECOND, TOPIC, World, key_of};
 use crate::home::ensure;
 
 const CONVERGE_US: u64 = 30 * SECOND;
@@ -155,6 +155,11 @@ impl World {
 
     /// What is not in order; empty: nothing.
     fn obstacle(&self) -> String {
+        let runs = |node: &&Node| node.broker.as_ref().is_some_and(|broker| !broker.stops);
+        let running = self.nodes.iter().filter(runs).count();
+        if running < self.nodes.len() {
+            return format!("{running} nodes run");
+        }
         let image = self.quorum.image();
         let serving = image.brokers().filter(|broker| broker.serves()).count();
         if serving < self.nodes.len() {
