@@ -18,7 +18,7 @@ use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use rdkafka::producer::{BaseProducer, Producer as _};
 use rdkafka::{Message as _, Offset, TopicPartitionList};
 
-use super::cluster::{Cluster, partitions};
+use super::cluster::{Cluster, KILLS, partitions};
 use super::exactly_once::{put, read};
 use super::exactly_once_kills::{Copier, PARTITIONS, copied};
 use super::harness::client::{Client, Send};
@@ -42,8 +42,8 @@ const SETTINGS: [(&str, &str); 9] = [
 /// How long a fail-over may take with all that clients do about it: the machine is busy.
 const FAILOVER_PATIENCE: Duration = Duration::from_secs(150);
 
-/// Two fail-overs, about.
-const STANDSTILL_MAX: Duration = Duration::from_secs(35);
+/// Two fail-overs and more, on a machine that is not too busy.
+const STANDSTILL: Duration = Duration::from_secs(15);
 
 const NOT_COORDINATOR: i16 = 16;
 const CLUSTER_AUTHORIZATION_FAILED: i16 = 31;
@@ -69,6 +69,11 @@ fn at_last<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
 
 fn text(text: &str) -> StrBytes {
     StrBytes::from_string(text.to_owned())
+}
+
+/// With [`SETTINGS`], for brokers that are going to be killed.
+fn start_for_kills() -> Cluster {
+    Cluster::start_with(&[&SETTINGS[..], &KILLS].concat())
 }
 
 fn client(cluster: &Cluster) -> Client {
@@ -295,7 +300,7 @@ fn a_group_goes_on_and_loses_no_committed_offset_when_its_coordinator_is_killed(
     if Broker::is_kafka() {
         return;
     }
-    let mut cluster = Cluster::start_with(&SETTINGS);
+    let mut cluster = start_for_kills();
     cluster.await_brokers(&[1, 2, 3]);
     create(&cluster, "in", 3);
     let all = client(&cluster);
@@ -370,20 +375,22 @@ fn start_copier(cluster: &Cluster) -> Copier {
     Copier::start(&bootstrap.join(","))
 }
 
-/// Waits until so many inputs are copied. A copier that stands still is killed, and another one takes its place:
+/// Waits until so many inputs are copied. A copier that stands still is killed, and another one takes its place, which is
+/// given twice as long:
 /// librdkafka 2.12 waits without an end, and asks nobody, for a group coordinator that it remembers and that is gone
 /// (`rd_kafka_coord_req_fsm` goes on only when a connection comes up or breaks, whatever time
 /// `rd_kafka_send_offsets_to_transaction` was given).
 fn await_copied(cluster: &Cluster, copier: &mut Copier, count: i64) {
     let client = client(cluster);
-    let (mut before, mut since) = (-1, Instant::now());
+    let (mut before, mut since, mut standstill_max) = (-1, Instant::now(), STANDSTILL);
     at_last(&format!("{count} inputs are copied"), || {
         let now = copied(&client);
         if now != before {
             (before, since) = (now, Instant::now());
-        } else if since.elapsed() > STANDSTILL_MAX {
+        } else if since.elapsed() > standstill_max {
             println!("the copier stands still at {now}: another one");
             (*copier, since) = (start_copier(cluster), Instant::now());
+            standstill_max *= 2;
         }
         (now >= count).then_some(())
     });
@@ -395,7 +402,7 @@ fn each_input_is_copied_once_though_coordinators_and_leaders_are_killed() {
         return;
     }
     const TOPICS: [&str; 5] = ["in", "out-a", "out-b", "__consumer_offsets", "__transaction_state"];
-    let mut cluster = Cluster::start_with(&SETTINGS);
+    let mut cluster = start_for_kills();
     cluster.await_brokers(&[1, 2, 3]);
     for topic in &TOPICS[..3] {
         create(&cluster, topic, PARTITIONS);
@@ -485,7 +492,7 @@ fn a_share_group_is_served_by_leaders_whose_states_are_kept_elsewhere() {
     if Broker::is_kafka() {
         return;
     }
-    let mut cluster = Cluster::start_with(&SETTINGS);
+    let mut cluster = start_for_kills();
     cluster.await_brokers(&[1, 2, 3]);
     create(&cluster, "shared", 6);
     let group = coordinator(&cluster, GROUP, "g");

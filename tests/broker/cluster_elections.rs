@@ -2,6 +2,7 @@
 //! under load, given up, and gone on with by another controller; a broker that is taken out for good.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -19,9 +20,10 @@ use kafka_protocol::messages::{
 use kuring::base::random::Random;
 use rdkafka::producer::FutureProducer;
 
-use super::admin::metric_with;
-use super::cluster::{Cluster, partitions};
+use super::admin::{metric, metric_with};
+use super::cluster::{Cluster, KILLS, partitions};
 use super::cluster_replication::log_in;
+use super::harness::batch::Batch;
 use super::harness::client::{Client, Send};
 use super::harness::raw::{Raw, name};
 use super::harness::{Broker, PATIENCE, eventually};
@@ -190,7 +192,7 @@ fn the_first_replica_leads_again_by_itself_after_a_while() {
     if Broker::is_kafka() {
         return;
     }
-    let mut cluster = Cluster::start_with(&[("leader.imbalance.check.interval.seconds", "2")]);
+    let mut cluster = Cluster::start_with(&[("leader.imbalance.check.interval.seconds", "1")]);
     cluster.await_brokers(&[1, 2, 3]);
     create(&cluster, "t", &[&[1, 2, 3], &[2, 3, 1], &[3, 1, 2]]);
     let stopped = cluster.controller();
@@ -316,7 +318,7 @@ fn a_reassignment_goes_on_when_the_controller_is_killed_in_the_middle_of_it() {
     if Broker::is_kafka() {
         return;
     }
-    let mut cluster = Cluster::start();
+    let mut cluster = Cluster::start_for_kills();
     cluster.await_brokers(&[1, 2, 3]);
     let (controller, from, to) = roles(&cluster);
     create(&cluster, "t", &[&[from]]);
@@ -356,7 +358,7 @@ fn a_reassignment_that_is_given_up_leaves_the_replicas_from_before() {
     if Broker::is_kafka() {
         return;
     }
-    let mut cluster = Cluster::start();
+    let mut cluster = Cluster::start_for_kills();
     cluster.await_brokers(&[1, 2, 3]);
     let (controller, other, dead) = roles(&cluster);
     create(&cluster, "t", &[&[controller, other]]);
@@ -381,7 +383,8 @@ fn a_replica_that_is_behind_leads_only_when_somebody_takes_that_upon_himself() {
     if Broker::is_kafka() {
         return;
     }
-    let mut cluster = Cluster::start();
+    let soon = ("replica.high.watermark.checkpoint.interval.ms", "200");
+    let mut cluster = Cluster::start_with(&[&KILLS[..], &[soon]].concat());
     cluster.await_brokers(&[1, 2, 3]);
     let (controller, first, second) = roles(&cluster);
     for topic in ["t", "by-setting"] {
@@ -394,6 +397,14 @@ fn a_replica_that_is_behind_leads_only_when_somebody_takes_that_upon_himself() {
             (ids(&described(&cluster, topic)[0].isr_nodes) == [first]).then_some(())
         });
     }
+    // What it acknowledges now, and knows to be acknowledged, nobody else has.
+    let node = &cluster.nodes[first as usize - 1];
+    assert_eq!(Raw::connect(node).produce("t", 0, -1, Batch::now(&["lost"]).encode()).error_code, NONE);
+    let checkpoint = node.data().join("replication-offset-checkpoint");
+    eventually("the high watermark is on the disk", || {
+        let text = std::fs::read_to_string(&checkpoint).ok()?;
+        text.lines().any(|line| line == "t 0 1").then_some(())
+    });
     kill(&mut cluster, first);
     cluster.nodes[second as usize - 1].start_again(1);
     let asked = &cluster.nodes[controller as usize - 1];
@@ -413,6 +424,9 @@ fn a_replica_that_is_behind_leads_only_when_somebody_takes_that_upon_himself() {
     cluster.await_brokers(&[1, 2, 3]);
     await_all_in_sync(&cluster, "t");
     assert_eq!(leaders(&cluster, "t"), [second]);
+    let first = &cluster.nodes[first as usize - 1];
+    assert_eq!(metric(first, "kuring_replica_truncations_total"), 1);
+    assert_eq!(metric(first, "kuring_replica_truncations_below_high_watermark_total"), 1);
 }
 
 #[test]
@@ -420,7 +434,7 @@ fn a_broker_that_is_taken_out_is_forgotten_and_may_come_back() {
     if Broker::is_kafka() {
         return;
     }
-    let mut cluster = Cluster::start();
+    let mut cluster = Cluster::start_for_kills();
     cluster.await_brokers(&[1, 2, 3]);
     let (controller, other, gone) = roles(&cluster);
     create(&cluster, "t", &[&[gone, controller]]);
@@ -495,7 +509,7 @@ fn a_partition_whose_aim_changes_all_the_time_loses_nothing() {
         return;
     }
     const SEED: u64 = 12;
-    let mut cluster = Cluster::start();
+    let mut cluster = Cluster::start_for_kills();
     cluster.await_brokers(&[1, 2, 3]);
     create(&cluster, "t", &[&[1, 2]]);
     let client = Client::of_all(cluster.running().map(|(_, node)| node.bootstrap()));
@@ -541,7 +555,7 @@ fn a_replica_that_is_wanted_again_is_in_sync_when_it_has_everything_anew() {
     if Broker::is_kafka() {
         return;
     }
-    const MANY: usize = 3000;
+    const MANY: usize = 600;
     let cluster = Cluster::start();
     cluster.await_brokers(&[1, 2, 3]);
     create(&cluster, "large", &[&[3_i32][..]; MANY]);
@@ -553,6 +567,9 @@ fn a_replica_that_is_wanted_again_is_in_sync_when_it_has_everything_anew() {
     let log = |id: usize| log_in(&cluster.nodes[id - 1].data().join("t-0")).unwrap_or_default();
     eventually("all have all", || (log(1) == log(3)).then_some(()));
     let whole = log(1).len();
+    let home = cluster.nodes[2].data().join("t-0");
+    let directory = || std::fs::metadata(&home).ok().map(|metadata| metadata.ino());
+    let old = directory();
     assert!(whole > 2_000_000);
     // Node 1 is asked for all of it, and waits for no deletion.
     let state = DeleteTopicState::default().with_name(Some(name("large")));
@@ -566,9 +583,11 @@ fn a_replica_that_is_wanted_again_is_in_sync_when_it_has_everything_anew() {
         (ids(&found[0].replica_nodes) == [1, 2]).then_some(())
     });
     assert_eq!(reassign(&cluster, "t", Some(&[1, 2, 3])), NONE);
+    println!("the old one is there yet: {}", directory() == old);
     let begun = Instant::now();
     let mut is_in_sync = false;
-    while !is_in_sync || begun.elapsed() < Duration::from_secs(5) {
+    // What it had is put aside, whenever the deletion's turn comes.
+    while !is_in_sync || directory() == old {
         is_in_sync = set(&described(&cluster, "t")[0].isr_nodes).contains(&3);
         let found = log(3).len();
         assert!(!is_in_sync || found == whole, "in sync with {found} of {whole} bytes");

@@ -11,7 +11,9 @@ use kafka_protocol::messages::{BrokerId, CreateTopicsRequest, FetchRequest};
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::util::Timeout;
 
+use super::admin::metric;
 use super::cluster::{Cluster, partitions};
+use super::harness::batch::Batch;
 use super::harness::client::Client;
 use super::harness::raw::{Raw, name};
 use super::harness::{Broker, eventually};
@@ -147,6 +149,40 @@ fn what_is_acknowledged_is_on_all_replicas_and_they_are_equal() {
     }
     check(&client, &acknowledged);
     await_equal(&cluster, count);
+    let copied = |name| cluster.running().map(|(_, node)| metric(node, name)).sum::<u64>();
+    assert_eq!(copied("kuring_replica_append_records_total"), 2 * 1200);
+    assert!(copied("kuring_replica_append_bytes_total") > 2 * 1200 * "value 0".len() as u64);
+}
+
+#[test]
+fn a_follower_that_stands_still_is_out_of_sync_until_it_goes_on() {
+    if Broker::is_kafka() {
+        return;
+    }
+    let cluster = Cluster::start_with(&[("replica.lag.time.max.ms", "1500")]);
+    cluster.await_brokers(&[1, 2, 3]);
+    create(&cluster, 3);
+    let victim = (cluster.controller() + 1) % 3;
+    let id = victim as i32 + 1;
+    let found = partitions(&mut Raw::connect(&cluster.nodes[victim]), TOPIC).expect("the topic is there");
+    let led = found.iter().find(|partition| partition.leader_id.0 != id).expect("one of three leads each");
+    let (partition, leader) = (led.partition_index, &cluster.nodes[led.leader_id.0 as usize - 1]);
+    let mut raw = Raw::connect(leader);
+    let is_in_sync = |raw: &mut Raw| {
+        let found = partitions(raw, TOPIC).expect("the topic is there");
+        let found = found.iter().find(|found| found.partition_index == partition).expect("it is there");
+        found.isr_nodes.contains(&BrokerId(id))
+    };
+    cluster.nodes[victim].stand_still(true);
+    eventually("it has fallen behind", || {
+        let answer = raw.produce(TOPIC, partition, 1, Batch::now(&["x"]).encode());
+        (answer.error_code == 0 && !is_in_sync(&mut raw)).then_some(())
+    });
+    cluster.nodes[victim].stand_still(false);
+    eventually("it is in sync again", || is_in_sync(&mut raw).then_some(()));
+    assert!(metric(leader, "kuring_isr_shrinks_total") > 0);
+    assert!(metric(leader, "kuring_isr_expands_total") > 0);
+    await_equal(&cluster, 3);
 }
 
 /// Whoever says that it is a replica, and has not proved it, gets nothing.
@@ -171,7 +207,7 @@ fn no_acknowledged_record_is_lost_with_its_leader_and_all_replicas_become_equal(
         return;
     }
     let count = 3;
-    let mut cluster = Cluster::start();
+    let mut cluster = Cluster::start_for_kills();
     cluster.await_brokers(&[1, 2, 3]);
     create(&cluster, count);
     Raw::connect(&cluster.nodes[0]).set_topic_config(TOPIC, "min.insync.replicas", Some("2"));

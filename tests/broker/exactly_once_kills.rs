@@ -56,6 +56,7 @@ fn copier_of_the_kills() {
 fn copy(bootstrap: &str) -> Result<std::convert::Infallible, KafkaError> {
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", bootstrap).set("socket.timeout.ms", "5000");
+    config.set("reconnect.backoff.max.ms", "1000");
     let producer: BaseProducer =
         config.clone().set("transactional.id", "copier").set("linger.ms", "1").create()?;
     producer.init_transactions(PATIENCE)?;

@@ -164,6 +164,13 @@ impl Broker {
         }
     }
 
+    /// Has the process stand still, or go on.
+    pub fn stand_still(&self, stands_still: bool) {
+        let Some(Process::Kuring(child)) = &self.process else { panic!("no kuring runs") };
+        let signals = [rustix::process::Signal::CONT, rustix::process::Signal::STOP];
+        signal(child, signals[usize::from(stands_still)]);
+    }
+
     /// Starts a stopped broker on the data and the port that it had.
     pub fn start_again(&mut self, shards: usize) {
         assert!(self.process.is_none(), "stop it first");

@@ -53,6 +53,8 @@ impl Client {
     pub fn config(&self, more: &[(&str, &str)]) -> ClientConfig {
         let mut config = ClientConfig::new();
         config.set("bootstrap.servers", &self.bootstrap).set("socket.timeout.ms", "20000");
+        // Ten seconds otherwise: brokers that are killed come back sooner.
+        config.set("reconnect.backoff.max.ms", "1000");
         for (name, value) in more {
             config.set(*name, *value);
         }
