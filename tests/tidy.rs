@@ -262,6 +262,37 @@ fn every_test_that_the_table_of_public_cases_names_is_there() {
 }
 
 #[test]
+fn every_figure_moves_in_a_test_or_has_its_reason() {
+    let document = read(&root().join("docs/METRICS.md"));
+    let tables = ["metrics", "limits"].into_iter().flat_map(|table| {
+        let (_, rest) = document.split_once(&format!("<!-- {table} -->")).expect("the table");
+        let (rows, _) = rest.split_once("<!-- end of").expect("its end");
+        rows.lines().filter_map(|row| row.strip_prefix("| `")?.split('`').next())
+    });
+    let tests = rust_sources(&["tests/broker"]);
+    let testing = read(&root().join("docs/TESTING.md"));
+    let (_, section) = testing.split_once("## Figures that no test moves\n").expect("the section");
+    let section = section.split("\n## ").next().unwrap_or(section);
+    let reasons: Vec<&str> = section
+        .lines()
+        .filter_map(|row| row.strip_prefix("| ")?.split('|').next())
+        .flat_map(|cell| cell.split('`').skip(1).step_by(2))
+        .collect();
+    let mut broken = Broken::default();
+    for name in tables {
+        let is_tested = ["", "_count"].iter().any(|end| {
+            let literal = format!("\"{name}{end}\"");
+            tests.iter().any(|source| source.text.contains(&literal))
+        });
+        if is_tested == reasons.contains(&name) {
+            let what = if is_tested { "a test and a reason for none" } else { "neither a test nor a reason" };
+            broken.add("docs/METRICS.md", 1, format!("{name} has {what}"));
+        }
+    }
+    broken.check();
+}
+
+#[test]
 fn the_table_of_modules_has_them_in_their_order() {
     let text = read(&root().join("docs/ARCHITECTURE.md"));
     let (_, table) = text.split_once("| module | owns |\n").expect("the table");

@@ -8,10 +8,11 @@ use std::process::{Command, Stdio};
 use rdkafka::consumer::{CommitMode, Consumer as _};
 use rdkafka::{Offset, TopicPartitionList};
 
+use crate::harness::batch::Batch;
 use crate::harness::broker::kuring;
 use crate::harness::client::{Client, Send, poll};
 use crate::harness::raw::{Answer, FETCH, Raw, fetch};
-use crate::harness::{Broker, PATIENCE, eventually};
+use crate::harness::{Broker, PATIENCE, eventually, now_ms};
 
 /// The status and the body that a GET is answered with.
 pub fn get(address: &str, path: &str) -> (u16, String) {
@@ -42,6 +43,11 @@ pub fn metric(broker: &Broker, name: &str) -> u64 {
 /// The sum of the series of a metric that have all these labels.
 pub fn metric_with(broker: &Broker, name: &str, labels: &[(&str, &str)]) -> u64 {
     Scrape::of(broker.admin()).sum(name, labels) as u64
+}
+
+/// The same with what is behind the point.
+pub fn figure(broker: &Broker, name: &str, labels: &[(&str, &str)]) -> f64 {
+    Scrape::of(broker.admin()).sum(name, labels)
 }
 
 /// Series with their labels as written, as `prometheus_parse` reads them.
@@ -138,36 +144,65 @@ fn metrics_tell_what_clients_did() {
     assert!(after.sum("kuring_append_bytes_total", &[]) >= 300_000.0);
     assert!(after.sum("kuring_fetch_bytes_total", &[]) >= 300_000.0);
     assert!(after.sum("kuring_listener_received_bytes_total", &[("listener", "PLAINTEXT")]) >= 300_000.0);
+    assert!(after.sum("kuring_listener_sent_bytes_total", &[("listener", "PLAINTEXT")]) >= 300_000.0);
     let received = after.sum("kuring_network_received_bytes_total", &[]);
     assert_eq!(received, after.sum("kuring_listener_received_bytes_total", &[]));
     assert_eq!(after.sum("kuring_partition_log_end_offset", &topic), 300.0);
     assert_eq!(after.sum("kuring_partition_log_start_offset", &topic), 0.0);
+    assert!(after.sum("kuring_partition_log_bytes", &topic) >= 300_000.0);
+    assert_eq!(after.sum("kuring_partition_log_segments", &topic), 3.0);
+    assert!(after.sum("kuring_log_segments", &[]) >= 3.0);
+    assert!(after.sum("kuring_log_offsets", &[]) >= 300.0);
     assert_eq!(after.sum("kuring_partition_high_watermark_offset", &topic), 300.0);
     assert!(after.sum("kuring_log_bytes", &[]) >= 300_000.0);
     assert_eq!(after.sum("kuring_group_lag_records", &[("group", "watchers"), ("topic", "seen")]), 60.0);
     assert_eq!(after.sum("kuring_groups", &[]), 1.0);
     assert_eq!(after.sum("kuring_metadata_topics", &[]), 2.0);
+    assert_eq!(after.sum("kuring_metadata_partitions", &[]), 3.0 + 4.0);
+    assert_eq!(after.sum("kuring_metadata_brokers_active", &[]), 1.0);
+    let applied = |scrape: &Scrape| scrape.sum("kuring_metadata_applied_offset", &[]);
+    assert!(applied(&after) > applied(&before));
+    let created = [("command", "create_topics")];
+    assert!(after.sum("kuring_controller_commands_total", &created) >= 2.0);
+    assert!(after.sum("kuring_controller_command_seconds_total", &created) > 0.0);
     assert_eq!(
         after.sum("kuring_partitions", &[("state", "online")]),
         after.sum("kuring_partitions_led", &[])
     );
     assert_eq!(after.sum("kuring_partitions_offline", &[]), 0.0);
 
+    let mut begun = 0.0;
     for api in ["Produce", "Fetch", "Metadata", "JoinGroup", "OffsetCommit", "CreateTopics"] {
         let of_api = [("api", api)];
         assert!(after.sum("kuring_requests_total", &of_api) >= 1.0, "{api}");
+        begun += after.sum("kuring_requests_total", &of_api);
         for phase in ["queue", "local", "remote", "send", "total"] {
             let labels = [("api", api), ("phase", phase)];
             assert!(after.recorded("kuring_request_phase_seconds", &labels) >= 1.0, "{api} {phase}");
         }
     }
+    assert!(after.sum("kuring_network_request_frames_total", &[]) >= begun);
     assert!(after.sum("kuring_connections_created_total", &[]) >= 2.0);
-    assert!(after.sum("kuring_shard_busy_seconds_total", &[]) > 0.0);
     assert_eq!(after.sum("kuring_shard_up", &[]), 2.0);
+    for grows in [
+        "kuring_shard_busy_seconds_total",
+        "kuring_shard_tasks_run_total",
+        "kuring_shard_queue_busy_seconds_total",
+        "kuring_shard_queue_turns_total",
+        "process_cpu_seconds_total",
+    ] {
+        assert!(after.sum(grows, &[]) > before.sum(grows, &[]), "{grows}");
+    }
+    assert!(after.sum("kuring_scrape_seconds", &[]) > 0.0);
+    assert_eq!(after.sum("kuring_build_info", &[("version", env!("CARGO_PKG_VERSION"))]), 1.0);
     let resident = after.sum("process_resident_memory_bytes", &[]);
     assert!(resident > 1e6 && resident < 1e9, "{resident}");
-    assert!(after.sum("process_open_fds", &[]) > 10.0);
-    assert!(after.sum("process_cpu_seconds_total", &[]) > 0.0);
+    let files = after.sum("process_open_fds", &[]);
+    assert!(files > 10.0 && files < after.sum("process_max_fds", &[]), "{files}");
+    assert!(after.sum("kuring_open_files_needed", &[]) > 0.0);
+    assert!(after.sum("process_threads", &[]) >= 2.0);
+    let age_ms = now_ms() as f64 - 1e3 * after.sum("process_start_time_seconds", &[]);
+    assert!((0.0..3_600_000.0).contains(&age_ms), "{age_ms}");
 }
 
 #[test]
@@ -203,6 +238,10 @@ fn errors_and_connections_are_counted_by_kind() {
             .filter(|closed| *closed > 0.0)
     });
     assert_eq!(invalid, 1.0);
+    let answer = Raw::connect(&broker).produce("nowhere", 0, 1, Batch::now(&["x"]).encode());
+    assert_eq!(answer.error_code, 3);
+    let labels = [("api", "Produce"), ("error", "UNKNOWN_TOPIC_OR_PARTITION")];
+    assert_eq!(Scrape::of(address).sum("kuring_request_errors_total", &labels), 1.0);
 }
 
 #[test]

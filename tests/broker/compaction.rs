@@ -10,8 +10,9 @@ use rdkafka::error::KafkaError;
 use rdkafka::message::Message as _;
 use rdkafka::{Offset, TopicPartitionList};
 
-use crate::admin::get;
+use crate::admin::{figure, metric_with};
 use crate::harness::client::{Client, Send, options};
+use crate::harness::raw::Raw;
 use crate::harness::{Broker, PATIENCE, eventually};
 
 /// The least that Kafka takes as `segment.bytes`.
@@ -193,7 +194,8 @@ fn a_partition_that_cannot_be_compacted_is_told_of_once_and_the_others_go_on() {
     if Broker::is_kafka() {
         return;
     }
-    let broker = Broker::with(2, SETTINGS);
+    let slowly = ("log.cleaner.io.max.bytes.per.second", "4000000");
+    let broker = Broker::with(2, &[SETTINGS, &[slowly]].concat());
     let client = Client::of(&broker);
     let topics = ["bad", "good"];
     for topic in topics {
@@ -218,15 +220,25 @@ fn a_partition_that_cannot_be_compacted_is_told_of_once_and_the_others_go_on() {
     assert_eq!(told(), 1, "{}", broker.log());
     assert!(broker.log().contains("bad-0"));
     eventually("it is counted", || {
-        let (_, metrics) = get(broker.admin(), "/metrics");
-        let value = |name: &str| {
-            let line = metrics.lines().find(|line| line.starts_with(name))?;
-            line.rsplit_once(' ')?.1.parse::<f64>().ok()
-        };
-        let bad = value("kuring_cleaner_uncleanable_partitions{")? == 1.0;
-        (bad && value("kuring_cleaner_runs_total{outcome=\"done\"}")? >= 1.0
-            && value("kuring_cleaner_bytes_total{direction=\"written\"}")? > 0.0)
-            .then_some(())
+        let done = metric_with(&broker, "kuring_cleaner_runs_total", &[("outcome", "done")]);
+        let written = metric_with(&broker, "kuring_cleaner_bytes_total", &[("direction", "written")]);
+        let bad = figure(&broker, "kuring_cleaner_uncleanable_partitions", &[]);
+        (bad == 1.0 && done >= 1 && written > 0).then_some(())
     });
+    // Not dirty enough to be cleaned any more.
+    Raw::connect(&broker).set_topic_config("good", "min.cleanable.dirty.ratio", Some("0.999"));
+    roll(&client, "good", 1);
+    for name in [
+        "kuring_cleaner_uncleanable_bytes",
+        "kuring_cleaner_busy_seconds_total",
+        "kuring_cleaner_throttled_seconds_total",
+        "kuring_cleaner_dirtiest_ratio",
+        "kuring_cleaner_memory_used_ratio",
+        "kuring_cleaner_kept_ratio",
+        "kuring_cleaner_last_run_seconds",
+        "kuring_cleaner_since_look_seconds",
+    ] {
+        eventually(name, || (figure(&broker, name, &[]) > 0.0).then_some(()));
+    }
     send(&client, "bad", (0..5).map(|key| format!("k{key}")), 7);
 }

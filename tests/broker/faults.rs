@@ -22,6 +22,7 @@ use rdkafka::Offset;
 use rdkafka::consumer::Consumer as _;
 use rdkafka::error::RDKafkaErrorCode;
 
+use crate::admin::{metric, metric_with};
 use crate::harness::batch::Batch;
 use crate::harness::broker::Broker;
 use crate::harness::client::{Client, Send};
@@ -120,6 +121,9 @@ fn a_full_disk_refuses_writes_and_takes_them_again_once_a_topic_is_deleted() {
     assert!(error.is_some(), "32 MiB took {ballast} records of 64 KiB");
     assert!(broker.is_alive());
     assert!(broker.log().contains("the disk is full"), "the log must tell");
+    assert_eq!(metric(&broker, "kuring_log_directories_full"), 1);
+    assert_eq!(metric(&broker, "kuring_log_directory_full_total"), 1);
+    assert!(metric(&broker, "kuring_appends_refused_full_total") > 0);
     // Another topic on the same disk is refused too, by its own error.
     assert_eq!(produce_code(&broker, "kept"), KAFKA_STORAGE_ERROR);
 
@@ -147,6 +151,7 @@ fn a_full_disk_refuses_writes_and_takes_them_again_once_a_topic_is_deleted() {
     assert_eq!(got, (5..70).collect::<Vec<_>>(), "lost or twice");
     assert_eq!(client.offsets("kept", 0), (5, 70));
     assert!(broker.log().contains("room again"));
+    assert_eq!(metric(&broker, "kuring_log_directories_full"), 0);
     let (status, _) = broker.terminate();
     assert!(status.success(), "{status}");
 }
@@ -203,7 +208,7 @@ fn the_cleaner_takes_no_room_of_a_full_disk_and_goes_on_when_there_is_some() {
         .map(|_| Send { key: Some(b"key".to_vec()), ..Send::value(vec![b'x'; 64 << 10]).to(0) })
         .collect();
     client.send(&client.producer(&[]), "compacted", &records);
-    let cleanings = || crate::admin::metric(&broker, "kuring_cleaner_runs_total");
+    let cleanings = || metric(&broker, "kuring_cleaner_runs_total");
     let filler = inside(&broker, &broker.home().join("small/filler"));
     fill_up(&filler);
     assert!(fill(&client, "ballast", 0, 100).1.is_some());
@@ -380,6 +385,12 @@ fn a_directory_that_fails_takes_only_its_partitions_with_it() {
         described.into_iter().partition(|(path, _)| path.ends_with("small"));
     assert_eq!(failed[0].1, KAFKA_STORAGE_ERROR);
     assert_eq!(serving[0].1, 0);
+    assert_eq!(metric(&broker, "kuring_log_directories_offline"), 1);
+    assert_eq!(metric(&broker, "kuring_log_directory_online"), 1, "of two");
+    assert!(metric(&broker, "kuring_log_read_errors_total") > 0);
+    let lost = metric_with(&broker, "kuring_partitions", &[("state", "offline")]);
+    // With those of the offsets that lay there.
+    assert!(lost >= on_small.len() as u64, "{lost}");
     client.create_topic("after", 4, &[]);
     for partition in 0..4 {
         client.send(&producer, "after", &[Send::value("x").to(partition)]);
@@ -513,6 +524,7 @@ fn partitions_that_no_topic_has_are_put_aside_and_removed_in_time() {
         strays.next().is_none().then_some(())
     });
     eventually("the log says so", || broker.log().contains("put aside").then_some(()));
+    eventually("it is counted", || (metric(&broker, "kuring_strays_removed_total") == 1).then_some(()));
     assert_eq!(Client::of(&broker).offsets("known", 0), (0, 0));
 }
 
@@ -574,6 +586,8 @@ fn the_scrub_finds_a_changed_byte_and_the_partition_goes_on() {
         assert!(start.elapsed() < 4 * PATIENCE, "nothing found");
         std::thread::sleep(Duration::from_millis(100));
     }
+    assert!(metric(&broker, "kuring_scrub_findings_total") > 0);
+    assert!(metric(&broker, "kuring_scrub_bytes_total") > 1000);
     let name = segment.display().to_string();
     let (status, output, _) = crate::harness::broker::kuring(&["dump-log", "--verify", &name], &[], b"");
     assert!(!status.success() && String::from_utf8_lossy(&output).contains("PROBLEM"));

@@ -13,6 +13,7 @@ mod commands;
 mod compaction;
 mod configs;
 mod consumer_groups;
+mod counters;
 mod crash;
 mod crowd;
 mod exactly_once;

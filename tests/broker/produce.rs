@@ -439,4 +439,5 @@ fn written_bytes_that_wait_for_a_sync_stay_bounded() {
         assert!(start.elapsed() < Duration::from_secs(10), "over 4 MiB wait to be synced");
         std::thread::sleep(Duration::from_millis(50));
     }
+    assert!(metric(&broker, "kuring_log_flush_seconds_count") > 0);
 }

@@ -15,7 +15,7 @@ use kafka_protocol::protocol::StrBytes;
 use rdkafka::consumer::Consumer as _;
 use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer as _, ThreadedProducer};
 
-use crate::admin::{metric, metric_with};
+use crate::admin::{limit_hits, metric, metric_with};
 use crate::harness::batch::Batch;
 use crate::harness::client::{Client, Send};
 use crate::harness::raw::{Answer, FETCH, PRODUCE, Raw, fetch, name, produce};
@@ -328,6 +328,7 @@ fn a_fetch_over_its_quota_is_answered_with_nothing_and_its_session_goes_on() {
     let unlimited = other.call(FETCH, &fetch("read", &[(0, 0)]));
     assert_eq!(unlimited.throttle_time_ms, 0);
     assert!(unlimited.responses[0].partitions[0].records.as_ref().unwrap().len() > 16_000);
+    assert!(Broker::is_kafka() || metric(&broker, "kuring_throttled_consumer_byte_rate_total") > 0);
 }
 
 #[test]
@@ -345,6 +346,7 @@ fn a_client_that_takes_more_time_than_it_may_waits_for_a_window_at_most() {
     assert!(begun.elapsed().as_millis() as i32 >= told - 50, "muted for {told} ms");
     assert_eq!(other.call(12, &metadata()).throttle_time_ms, 0);
     assert_eq!(other.call(12, &metadata()).throttle_time_ms, 0);
+    assert!(Broker::is_kafka() || metric(&broker, "kuring_throttled_request_percentage_total") > 0);
 }
 
 #[test]
@@ -382,6 +384,7 @@ fn whoever_makes_more_partitions_than_he_may_is_refused_or_has_to_wait() {
     let old = maker.call(5, &create("old", 6));
     assert_eq!(old.topics[0].error_code, 0);
     assert!(old.throttle_time_ms > 1_000, "{}", old.throttle_time_ms);
+    assert!(Broker::is_kafka() || metric(&broker, "kuring_throttled_controller_mutation_rate_total") >= 2);
 }
 
 #[test]
@@ -401,10 +404,27 @@ fn an_address_that_connects_too_often_is_let_in_and_closed() {
         }
     }
     assert!(served >= 8 && closed >= 1, "{served} served, {closed} closed");
+    assert!(Broker::is_kafka() || limit_hits(&broker, "connection_creation_rate_of_ip") >= f64::from(closed));
     set(&mut first, &[("ip", Some("127.0.0.1"))], &[("connection_creation_rate", None)]);
     for _ in 0..30 {
         Raw::connect(&broker).call(12, &metadata());
     }
+}
+
+#[test]
+fn clients_beyond_those_that_are_measured_apart_are_measured_together() {
+    if Broker::is_kafka() {
+        return;
+    }
+    let broker = Broker::with(1, &[("kuring.quota.clients.max", "1")]);
+    Client::of(&broker).create_topic("t", 1, &[]);
+    let mut first = Raw::connect(&broker).named("first");
+    set(&mut first, &[("client-id", None)], &[("producer_byte_rate", Some(1e12))]);
+    first.produce("t", 0, 1, batch_of(100));
+    assert_eq!(limit_hits(&broker, "quota_clients"), 0.0);
+    let mut second = Raw::connect(&broker).named("second");
+    second.produce("t", 0, 1, batch_of(100));
+    assert_eq!(limit_hits(&broker, "quota_clients"), 1.0);
 }
 
 /// Sends records of 5,000 bytes to all partitions as fast as it may, as four processes would, and tells what had come

@@ -24,6 +24,7 @@ use kafka_protocol::messages::{
 use kafka_protocol::protocol::StrBytes;
 use uuid::Uuid;
 
+use crate::admin::{limit_hits, metric};
 use crate::group_rules::coordinator;
 use crate::harness::batch::{Batch, read_all};
 use crate::harness::client::Client;
@@ -36,6 +37,7 @@ const UNKNOWN_TOPIC_ID: i16 = 100;
 const INVALID_RECORD_STATE: i16 = 121;
 const SHARE_SESSION_NOT_FOUND: i16 = 122;
 const INVALID_SHARE_SESSION_EPOCH: i16 = 123;
+const SHARE_SESSION_LIMIT_REACHED: i16 = 133;
 const NON_EMPTY_GROUP: i16 = 68;
 const GROUP_ID_NOT_FOUND: i16 = 69;
 
@@ -325,6 +327,13 @@ fn members_share_the_records_of_one_partition() {
         one.end_session();
         two.end_session();
         assert_eq!(offsets(&one.gather(3)), [9, 11, 12]);
+        if !Broker::is_kafka() {
+            // Twelve, two again, one again, a new one, and three again.
+            assert_eq!(metric(&broker, "kuring_share_acquired_records_total"), 19);
+            assert!(metric(&broker, "kuring_share_acknowledgements_total") >= 5);
+            assert_eq!(metric(&broker, "kuring_share_sessions"), 1);
+            assert_eq!(metric(&broker, "kuring_share_partitions"), 1);
+        }
     }
 }
 
@@ -400,6 +409,21 @@ fn a_record_comes_again_when_its_lock_ends_and_at_last_no_more() {
     std::thread::sleep(Duration::from_millis(1500));
     raw.produce("t", 0, -1, Batch::now(&["b"]).encode());
     assert_eq!(one.gather(1), [(0, 1, 1)], "the first was delivered twice");
+    assert!(Broker::is_kafka() || metric(&broker, "kuring_share_locks_expired_total") >= 2);
+}
+
+#[test]
+fn no_more_sessions_are_opened_than_there_may_be() {
+    let broker = Broker::with(1, &[QUICK, &[("group.share.max.share.sessions", "1")]].concat());
+    Client::of(&broker).create_topic("t", 1, &[]);
+    let mut one = Member::join(&broker, "g", "t");
+    let mut two = Member::join(&broker, "g", "t");
+    assert_eq!(one.fetch(10, &[]), []);
+    let request = two.request(10, &[]);
+    assert_eq!(two.call(&request).error_code, SHARE_SESSION_LIMIT_REACHED);
+    assert!(Broker::is_kafka() || limit_hits(&broker, "share_sessions") == 1.0);
+    one.end_session();
+    assert_eq!(two.fetch(10, &[]), []);
 }
 
 #[test]

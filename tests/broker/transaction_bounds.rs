@@ -3,7 +3,7 @@
 
 use kafka_protocol::messages::ProduceRequest;
 
-use crate::admin::{get, metric, metric_with};
+use crate::admin::{metric, metric_with};
 use crate::harness::batch::Batch;
 use crate::harness::client::Client;
 use crate::harness::raw::{PRODUCE, Raw, fetch, produce};
@@ -152,12 +152,12 @@ fn markers_that_cannot_be_written_are_written_when_they_can() {
     let next = hold_an_end(&mut h, "r");
     let refused = send(&mut h.raw, &transactional("t", "r", next, 0, 10_000));
     assert_eq!(refused.0, CONCURRENT_TRANSACTIONS);
-    let retries = || {
-        let (_, metrics) = get(h.broker.admin(), "/metrics");
-        let line = metrics.lines().find(|line| line.starts_with("kuring_transaction_retries_waiting "));
-        line.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).expect("a figure")
-    };
-    eventually("it waits for its next attempt", || (retries() == 1.0).then_some(()));
+    let retries = || metric(&h.broker, "kuring_transaction_retries_waiting");
+    eventually("it waits for its next attempt", || (retries() == 1).then_some(()));
+    assert!(metric(&h.broker, "kuring_transaction_retries_total") > 0);
+    assert_eq!(metric_with(&h.broker, "kuring_transactional_ids", &[("state", "PrepareCommit")]), 1);
+    // The directory that holds the marker back is one of them.
+    assert!(metric(&h.broker, "kuring_log_reserves_missing") > 0);
     release(&h.broker, HELD);
     h.await_state("r", "CompleteCommit");
 }

@@ -16,6 +16,7 @@ use kafka_protocol::messages::{
 };
 use kafka_protocol::protocol::StrBytes;
 
+use crate::admin::metric;
 use crate::harness::batch::Batch;
 use crate::harness::client::Client;
 use crate::harness::raw::{FETCH, Raw, fetch, name, produce};
@@ -373,6 +374,11 @@ fn batches_are_taken_into_a_transaction_by_the_rules() {
         (partition.last_stable_offset, partition.high_watermark)
     };
     eventually("the marker is there", || (read(&mut h.raw) == (2, 2)).then_some(()));
+    if !Broker::is_kafka() {
+        let refused = metric(&h.broker, "kuring_transaction_verifications_failed_total");
+        let all = metric(&h.broker, "kuring_transaction_verifications_total");
+        assert!(refused > 0 && all > refused, "{refused} of {all}");
+    }
 }
 
 #[test]
