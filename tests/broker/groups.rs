@@ -84,8 +84,10 @@ fn the_first_coordinator_request_on_a_fresh_node_succeeds() {
 
 #[test]
 fn a_lone_member_reads_everything_and_resumes_where_it_committed() {
+    // Without the three seconds in which others may come.
+    let at_once = [("group.initial.rebalance.delay.ms", "0")];
     for shards in shard_counts([1, 2, 3, 8]) {
-        let broker = Broker::with(shards, &[]);
+        let broker = Broker::with(shards, &at_once);
         let client = Client::of(&broker);
         fill(&client, "resumed", 4, 40);
         let first = member(&client, "g", &[]);
