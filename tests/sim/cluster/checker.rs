@@ -108,7 +108,7 @@ impl Checker {
                 let before = before.and_then(|topic| topic.partition(index));
                 if before.is_none_or(|before| before != partition) {
                     self.partition_changed(
-                        new,
+                        (old, new),
                         topic,
                         key_of(topic, index),
                         before.map(|old| &**old),
@@ -121,7 +121,7 @@ impl Checker {
 
     fn partition_changed(
         &mut self,
-        image: &Image,
+        (image_before, image): (&Image, &Image),
         topic: &TopicImage,
         key: PartitionKey,
         old: Option<&PartitionImage>,
@@ -148,8 +148,11 @@ impl Checker {
         let before = old.transit();
         let has_all =
             has(&old.isr, leader) || has(&before.elr, leader) || has(&new.isr, leader) && new.isr.len() > 1;
-        // Nobody else was in sync after it.
-        let led_last = before.last_known.or(old.leader) == Some(leader) && transit.recovering;
+        // Nobody else was in sync after it, or is eligible: whoever was has come back without being sure of it.
+        let epoch = |image: &Image, id| image.broker(id).map(|broker| broker.epoch);
+        let is_the_same = |id| epoch(image_before, id) == epoch(image, id);
+        let is_eligible = before.elr.iter().any(|member| is_the_same(*member));
+        let led_last = !is_eligible && before.last_known.or(old.leader) == Some(leader) && transit.recovering;
         if has_all || led_last {
             return;
         }
