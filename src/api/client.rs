@@ -229,6 +229,20 @@ pub(super) fn find_partition(
     Ok(Target { key, owner: shard.owner(key) })
 }
 
+/// Finds a partition of `topic` that has a replica here, whoever leads, and its owner shard.
+pub(super) fn find_replica(
+    shard: &Shard,
+    topic: &TopicImage,
+    partition: PartitionIndex,
+) -> Result<Target, ErrorCode> {
+    let image = partition_image(topic, partition).ok_or(ErrorCode::UnknownTopicOrPartition)?;
+    if !image.replicas.contains(&shard.settings().broker) {
+        return Err(ErrorCode::NotLeaderOrFollower);
+    }
+    let key = PartitionKey { topic: topic.id, partition };
+    Ok(Target { key, owner: shard.owner(key) })
+}
+
 pub(super) fn partition_image(topic: &TopicImage, partition: PartitionIndex) -> Option<&Arc<PartitionImage>> {
     topic.partitions.get(usize::try_from(partition.0).ok()?)
 }

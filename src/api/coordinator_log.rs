@@ -7,7 +7,7 @@ use crate::base::{LeaderEpoch, Offset};
 use crate::io::FileHandle;
 use crate::io::runtime::yield_if_needed;
 use crate::partition::Waterline;
-use crate::shard::messages::{FetchPart, FetchRequest, FetchedPart, Reply, Request};
+use crate::shard::messages::{FetchPart, FetchRequest, FetchedPart, Reads, Reply, Request};
 use crate::shard::{PartitionKey, Shard};
 use crate::wire::ErrorCode;
 use crate::wire::record::{BatchView, Batches};
@@ -102,6 +102,7 @@ async fn read_more(
         let request = FetchRequest {
             parts: vec![part],
             follower: None,
+            reads: Reads::Leader,
             waterline: Waterline::LogEnd,
             bytes_max: READ_BYTES,
             wait: None,
@@ -135,7 +136,7 @@ async fn read_more(
                 *next = log_start;
             }
             Some(FetchedPart::Failed { code, .. }) => return Err(LoadError::Answer(code)),
-            Some(FetchedPart::Diverging { .. }) | None => {
+            Some(FetchedPart::Diverging { .. } | FetchedPart::Elsewhere { .. }) | None => {
                 return Err(LoadError::Answer(ErrorCode::UnknownServerError));
             }
         }

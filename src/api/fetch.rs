@@ -8,21 +8,22 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 
-use super::client::{find_partition, find_topic};
+use super::client::{find_partition, find_replica, find_topic};
+use super::cluster_view::View;
 use super::fetch_session::{Context, SessionKey};
 use super::produce::current_leader;
 use super::shares::Shares;
 use super::{Client, CloseReason, Outcome, Piece, malformed, replica_fetch};
-use crate::base::Budget;
 use crate::base::clock::{self, Monotonic};
+use crate::base::{BrokerId, Budget};
 use crate::io::os::OsFiles;
 use crate::io::runtime::{Queue, spawn};
 use crate::log::{self, FileRange};
 use crate::metadata::Image;
 use crate::partition::Waterline;
 use crate::shard::messages::{
-    FetchPart, FetchReply, FetchRequest as OwnerFetch, FetchWait, FetchedData, FetchedPart, Follower, Reply,
-    Request,
+    FetchPart, FetchReply, FetchRequest as OwnerFetch, FetchWait, FetchedData, FetchedPart, Follower, Reads,
+    Reply, Request,
 };
 use crate::shard::{CallHandle, Shard};
 use crate::wire::ErrorCode;
@@ -82,13 +83,18 @@ pub(super) async fn handle(client: &Rc<Client>, header: &RequestHeader, body: &B
         return encode(client, header, failure(code), Vec::new());
     }
     let image = client.shard.image();
-    let (mut merged, shares) = split(client, &image, &context.partitions);
+    let reads = match follower {
+        Some(_) => Reads::Leader,
+        None => reads(client, &image, header.version, &request.rack_id),
+    };
+    let (mut merged, shares) = split(client, &image, &reads, &context.partitions);
     let bytes_max = match follower {
         Some(_) => bytes_max(client, &request),
         None => bytes_max(client, &request).min(client.fetch_bytes_max(header)),
     };
     let may_park = memory.may_park(client);
-    fetch(client, &request, (follower, bytes_max, may_park), &mut merged, shares).await;
+    let ask = Ask::of(&request, follower, reads, bytes_max);
+    fetch(client, &request, &ask, may_park, &mut merged, shares).await;
     limit(&mut merged, bytes_max);
     if follower.is_none() {
         let throttle_ms = client.throttle_fetch(header, answer_bytes(&merged));
@@ -100,6 +106,24 @@ pub(super) async fn handle(client: &Rc<Client>, header: &RequestHeader, body: &B
         }
     }
     respond(client, header, &context, merged)
+}
+
+/// From which replicas a consumer may read, and from which it had better do (`RackAwareReplicaSelector`).
+fn reads(client: &Client, image: &Image, version: i16, rack: &str) -> Reads {
+    if version < fetch::ANY_REPLICA_VERSION {
+        return Reads::Leader;
+    }
+    let selects = client.shard.config().cluster.as_ref().is_some_and(|cluster| cluster.selects_by_rack);
+    if !selects || rack.is_empty() {
+        return Reads::Any;
+    }
+    let view = View::of(image, client);
+    let there = view.brokers().filter(|(broker, _)| broker.rack.as_deref() == Some(rack));
+    let there: Vec<BrokerId> = there.map(|(broker, _)| broker.id).collect();
+    match there.is_empty() || there.contains(&view.broker) {
+        true => Reads::Any,
+        false => Reads::Nearer(there.into()),
+    }
 }
 
 /// What the answer takes on the wire, about.
@@ -173,13 +197,18 @@ impl Drop for InUse<'_> {
 fn split(
     client: &Client,
     image: &Image,
+    reads: &Reads,
     partitions: &[(SessionKey, FetchPartition)],
 ) -> (Vec<Merged>, Vec<Share>) {
     let mut merged = Vec::with_capacity(partitions.len());
     let mut shares = Shares::new();
     for (place, (key, partition)) in partitions.iter().enumerate() {
-        let target = find_topic(image, &key.topic)
-            .and_then(|topic| find_partition(&client.shard, topic, key.partition));
+        let target = find_topic(image, &key.topic).and_then(|topic| {
+            find_partition(&client.shard, topic, key.partition).or_else(|code| match reads {
+                Reads::Leader => Err(code),
+                Reads::Any | Reads::Nearer(_) => find_replica(&client.shard, topic, key.partition),
+            })
+        });
         merged.push(Merged::failed(partition, target.as_ref().err().copied()));
         let Ok(target) = target else { continue };
         let part = FetchPart {
@@ -200,23 +229,11 @@ fn split(
 async fn fetch(
     client: &Client,
     request: &FetchRequest,
-    (follower, bytes_max, may_park): (Option<Follower>, u32, bool),
+    ask: &Ask,
+    may_park: bool,
     merged: &mut [Merged],
     shares: Vec<Share>,
 ) {
-    let ask = Ask {
-        follower,
-        waterline: match request.isolation_level {
-            _ if follower.is_some() => Waterline::LogEnd,
-            IsolationLevel::ReadUncommitted => Waterline::HighWatermark,
-            IsolationLevel::ReadCommitted => Waterline::LastStable,
-        },
-        bytes_max,
-        // More than may be answered is not waited for (`KafkaApis.handleFetchRequest`).
-        bytes_min: u64::try_from(request.min_bytes).unwrap_or(0).min(u64::from(bytes_max)),
-        until: clock::monotonic()
-            .plus(Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0))),
-    };
     // A partition that nobody need ask, because it is not there, does not end the wait for the others
     // (`KafkaApis.handleFetchRequest`); an owner's error does.
     let wants_to_wait = ask.bytes_min > 0 && request.max_wait_ms > 0;
@@ -226,11 +243,11 @@ async fn fetch(
         [] => {}
         [share] => {
             let wait = [ask.bytes_min];
-            ask_all(client, &ask, &shares, may_wait.then_some(&wait[..]), merged).await;
+            ask_all(client, ask, &shares, may_wait.then_some(&wait[..]), merged).await;
             debug_assert_eq!(share.places.len(), share.parts.len());
         }
         shares => {
-            ask_all(client, &ask, shares, None, merged).await;
+            ask_all(client, ask, shares, None, merged).await;
             let mut seen = None;
             loop {
                 let bytes: u64 = merged.iter().map(Merged::bytes).sum();
@@ -244,7 +261,7 @@ async fn fetch(
                 }
                 seen = Some(bytes);
                 let wait = waits(merged, shares, ask.bytes_min - bytes);
-                ask_all(client, &ask, shares, Some(&wait), merged).await;
+                ask_all(client, ask, shares, Some(&wait), merged).await;
             }
         }
     }
@@ -264,10 +281,30 @@ fn waits(merged: &[Merged], shares: &[Share], missing: u64) -> Vec<u64> {
 
 struct Ask {
     follower: Option<Follower>,
+    reads: Reads,
     waterline: Waterline,
     bytes_max: u32,
     bytes_min: u64,
     until: Monotonic,
+}
+
+impl Ask {
+    fn of(request: &FetchRequest, follower: Option<Follower>, reads: Reads, bytes_max: u32) -> Self {
+        let wait_max = Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0));
+        Self {
+            follower,
+            reads,
+            waterline: match request.isolation_level {
+                _ if follower.is_some() => Waterline::LogEnd,
+                IsolationLevel::ReadUncommitted => Waterline::HighWatermark,
+                IsolationLevel::ReadCommitted => Waterline::LastStable,
+            },
+            bytes_max,
+            // More than may be answered is not waited for (`KafkaApis.handleFetchRequest`).
+            bytes_min: u64::try_from(request.min_bytes).unwrap_or(0).min(u64::from(bytes_max)),
+            until: clock::monotonic().plus(wait_max),
+        }
+    }
 }
 
 /// The fetches of a request that owners have not answered, by the number of the share. Dropped early, because
@@ -309,6 +346,7 @@ async fn ask_all(
         let request = OwnerFetch {
             parts: share.parts.clone(),
             follower: ask.follower,
+            reads: ask.reads.clone(),
             waterline: ask.waterline,
             bytes_max: ask.bytes_max,
             wait,
@@ -433,7 +471,10 @@ impl Merged {
     }
 
     fn is_urgent(&self) -> bool {
-        self.response.error.is_some() || self.response.diverging_epoch.is_some()
+        let response = &self.response;
+        response.error.is_some()
+            || response.diverging_epoch.is_some()
+            || response.preferred_read_replica.is_some()
     }
 
     fn take(&mut self, part: FetchedPart, is_follower: bool) {
@@ -462,6 +503,12 @@ impl Merged {
                 response.last_stable_offset = last_stable;
                 response.log_start_offset = log_start;
                 response.diverging_epoch = Some(DivergingEpoch { epoch, end_offset: end });
+            }
+            FetchedPart::Elsewhere { replica, high_watermark, last_stable, log_start } => {
+                response.high_watermark = high_watermark;
+                response.last_stable_offset = last_stable;
+                response.log_start_offset = log_start;
+                response.preferred_read_replica = Some(replica);
             }
             // A follower that is out of range is told where the log begins: that is where it goes on.
             FetchedPart::Failed { code, log_start, .. } if is_follower => {

@@ -138,6 +138,10 @@ fn fill(response: &mut ListOffsetsPartitionResponse, version: i16, answer: Resul
             }
         }
         Ok(OffsetAnswer { found: None }) => {}
+        // The name that it had before.
+        Err(ErrorCode::OffsetNotAvailable) if version < 5 => {
+            response.error_code = ErrorCode::LeaderNotAvailable.code();
+        }
         Err(code) => response.error_code = code.code(),
     }
 }

@@ -28,9 +28,10 @@ const REGISTRATION_TIMEOUT_MS: &str = "initial.broker.registration.timeout.ms";
 const AUTO_REBALANCE: &str = "auto.leader.rebalance.enable";
 const REBALANCE_INTERVAL_S: &str = "leader.imbalance.check.interval.seconds";
 const UNCLEAN_INTERVAL_MS: &str = "unclean.leader.election.interval.ms";
+const SELECTOR: &str = "replica.selector.class";
 
 /// Kafka's properties that say something to a node among others only.
-pub(super) const WITHOUT_EFFECT_ALONE: [&str; 7] = [
+pub(super) const WITHOUT_EFFECT_ALONE: [&str; 8] = [
     SESSION_TIMEOUT_MS,
     HEARTBEAT_INTERVAL_MS,
     REGISTRATION_TIMEOUT_MS,
@@ -38,6 +39,7 @@ pub(super) const WITHOUT_EFFECT_ALONE: [&str; 7] = [
     AUTO_REBALANCE,
     REBALANCE_INTERVAL_S,
     UNCLEAN_INTERVAL_MS,
+    SELECTOR,
 ];
 
 /// More voters only make every change slower.
@@ -62,6 +64,8 @@ pub struct ClusterConfig {
     pub rebalance_interval: Option<Duration>,
     /// How often it looks for partitions without a leader that may have one which lacks records.
     pub unclean_interval: Duration,
+    /// Leaders send consumers to a replica in their rack (KIP-392).
+    pub selects_by_rack: bool,
 }
 
 /// One of `controller.quorum.voters`.
@@ -138,6 +142,7 @@ pub(super) fn cluster(
             .flag(AUTO_REBALANCE)
             .then(|| Duration::from_secs(s.number(REBALANCE_INTERVAL_S))),
         unclean_interval: duration(UNCLEAN_INTERVAL_MS),
+        selects_by_rack: s.given(SELECTOR).is_some(),
     }))
 }
 
@@ -257,6 +262,9 @@ mod tests {
         assert_eq!(given.unclean_interval, Duration::from_secs(300));
         let never = load(&format!("{THREE}{ON}auto.leader.rebalance.enable=false\n")).unwrap().unwrap();
         assert_eq!(never.rebalance_interval, None);
+        assert!(!never.selects_by_rack);
+        let selector = "replica.selector.class=org.apache.kafka.common.replica.RackAwareReplicaSelector\n";
+        assert!(load(&format!("{THREE}{ON}{selector}")).unwrap().unwrap().selects_by_rack);
         let one = format!("controller.quorum.voters=1@127.0.0.1:9093\n{ON}");
         assert_eq!(load(&one).unwrap(), None, "one voter is a node alone");
     }
@@ -283,6 +291,10 @@ mod tests {
             ("controller.quorum.voters=1@127.0.0.1:9093,x@127.0.0.1:9094", "is not id@host:port"),
             ("controller.quorum.voters=1@127.0.0.1:9093,-2@127.0.0.1:9094", "is not id@host:port"),
             ("process.roles=controller", "wanted: broker,controller"),
+            (
+                "replica.selector.class=my.Selector",
+                "wanted: one of: org.apache.kafka.common.replica.RackAwareReplicaSelector",
+            ),
         ] {
             let refusal = refusal(&format!("{text}\n{ON}"));
             assert!(refusal.contains(reason), "{text}: {refusal}");

@@ -262,6 +262,19 @@ impl Leadership {
         Some(ends.min().map_or(own_end, |least| least.min(own_end)))
     }
 
+    /// Of the followers on `brokers` that are in sync and have what lies at `offset` the one that has the most, and among
+    /// several the one that last had everything (Kafka's `ReplicaManager.findPreferredReadReplica`, `ReplicaView`).
+    pub fn nearer_replica(&self, brokers: &[BrokerId], offset: Offset) -> Option<BrokerId> {
+        let has_it = |progress: &&Progress| {
+            brokers.contains(&progress.replica)
+                && self.isr.contains(&progress.replica)
+                && (progress.log_start..=progress.end).contains(&offset)
+        };
+        let fit = self.followers.iter().filter(has_it);
+        fit.max_by_key(|progress| (progress.end, progress.caught_up, progress.replica))
+            .map(|progress| progress.replica)
+    }
+
     fn may_be_in_sync(&self, replica: BrokerId) -> bool {
         self.isr.contains(&replica) || self.proposed.iter().flatten().any(|proposed| *proposed == replica)
     }

@@ -128,6 +128,30 @@ fn whoever_lags_for_too_long_is_to_leave() {
 }
 
 #[test]
+fn a_consumer_is_sent_to_who_is_in_sync_and_has_what_it_wants() {
+    let (mut leadership, _) = leading(&[ME, TWO, THREE]);
+    assert_eq!(leadership.nearer_replica(&[TWO, THREE], Offset(0)), None, "nobody knows how far they are");
+    leadership
+        .fetched(FollowerFetch { log_start: Offset(20), ..fetch(TWO, 150) }, Offset(150), at(5))
+        .unwrap();
+    leadership.fetched(fetch(THREE, 120), Offset(150), at(5)).unwrap();
+    assert_eq!(leadership.nearer_replica(&[TWO, THREE], Offset(120)), Some(TWO), "it has more");
+    assert_eq!(leadership.nearer_replica(&[THREE], Offset(120)), Some(THREE));
+    assert_eq!(leadership.nearer_replica(&[THREE], Offset(121)), None);
+    assert_eq!(
+        leadership.nearer_replica(&[TWO, THREE], Offset(19)),
+        Some(THREE),
+        "the other one has it no more"
+    );
+    assert_eq!(leadership.nearer_replica(&[ME, BrokerId(9)], Offset(120)), None);
+    leadership.fetched(fetch(THREE, 150), Offset(150), at(9)).unwrap();
+    assert_eq!(leadership.nearer_replica(&[TWO, THREE], Offset(150)), Some(THREE), "it had everything later");
+    assert!(leadership.set_assignment(&assignment(&[ME, TWO], 8), Offset(150), at(10)));
+    assert_eq!(leadership.nearer_replica(&[TWO, THREE], Offset(150)), Some(TWO));
+    assert_eq!(leadership.nearer_replica(&[THREE], Offset(150)), None, "it is not in sync");
+}
+
+#[test]
 fn a_proposal_ends_by_its_answer_or_by_the_metadata() {
     let rows = [
         (Err(ErrorCode::IneligibleReplica), true),

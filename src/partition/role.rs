@@ -119,6 +119,15 @@ impl<F: Files, T> Partition<F, T> {
         self.role = Role::Follower { high_watermark: self.high_watermark };
     }
 
+    /// Whether it leads and what is committed is not known to reach up to where it began: another may have committed more
+    /// before (`Partition.fetchOffsetForTimestamp`).
+    pub fn lags_behind_leadership(&self) -> bool {
+        match &self.role {
+            Role::Leader(leadership) => leadership.start() > self.high_watermark,
+            Role::Alone | Role::Idle | Role::Follower { .. } => false,
+        }
+    }
+
     /// How many must be in sync for a record to be committed: no more than there are replicas, whatever
     /// `min.insync.replicas` says (`Partition.effectiveMinIsr`).
     pub(super) fn min_in_sync(&self, leadership: &Leadership) -> usize {
@@ -194,15 +203,33 @@ impl<F: Files, T> Partition<F, T> {
 
     /// Checks the epoch a client believes in (KIP-320), -1 is not checked; and that this replica leads.
     pub fn check_leader_epoch(&self, current: LeaderEpoch) -> Result<(), ErrorCode> {
+        self.check_epoch(current)?;
+        match self.is_leader() {
+            true => Ok(()),
+            false => Err(ErrorCode::NotLeaderOrFollower),
+        }
+    }
+
+    /// The same of a replica that may follow, for consumers that read from any (KIP-392).
+    pub fn check_epoch(&self, current: LeaderEpoch) -> Result<(), ErrorCode> {
         match current {
             LeaderEpoch::NONE => {}
             epoch if epoch < self.leader_epoch => return Err(ErrorCode::FencedLeaderEpoch),
             epoch if epoch > self.leader_epoch => return Err(ErrorCode::UnknownLeaderEpoch),
             _ => {}
         }
-        match self.is_leader() {
-            true => Ok(()),
-            false => Err(ErrorCode::NotLeaderOrFollower),
+        match self.role {
+            Role::Alone | Role::Leader(_) | Role::Follower { .. } => Ok(()),
+            Role::Idle => Err(ErrorCode::NotLeaderOrFollower),
+        }
+    }
+
+    /// The replica on one of `brokers` that a consumer had better read from; `None` where this one does not lead, or none
+    /// of them has what lies at `offset`.
+    pub fn nearer_replica(&self, brokers: &[BrokerId], offset: Offset) -> Option<BrokerId> {
+        match &self.role {
+            Role::Leader(leadership) => leadership.nearer_replica(brokers, offset),
+            Role::Alone | Role::Idle | Role::Follower { .. } => None,
         }
     }
 }

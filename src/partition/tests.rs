@@ -269,6 +269,10 @@ fn whoever_leads_no_more_refuses_what_waits_and_takes_it_up_again_by_following()
     assert!(!partition.is_leader());
     assert_eq!(partition.check_leader_epoch(LeaderEpoch::NONE), Err(ErrorCode::NotLeaderOrFollower));
     assert_eq!(partition.check_leader_epoch(LeaderEpoch(1)), Err(ErrorCode::FencedLeaderEpoch));
+    // Whoever may read from any replica may from this one, in the right epoch.
+    assert_eq!(partition.check_epoch(LeaderEpoch(2)), Ok(()));
+    assert_eq!(partition.check_epoch(LeaderEpoch(1)), Err(ErrorCode::FencedLeaderEpoch));
+    assert_eq!(partition.check_epoch(LeaderEpoch(3)), Err(ErrorCode::UnknownLeaderEpoch));
     assert!(lead_by(&mut partition, Some(ME), 1, &[ME, OTHER]).is_empty(), "that is old");
     assert!(!partition.is_leader());
     let position = partition.position(LeaderEpoch(2)).unwrap().unwrap();
@@ -280,6 +284,23 @@ fn whoever_leads_no_more_refuses_what_waits_and_takes_it_up_again_by_following()
     assign(&mut partition, 3, &[ME, OTHER]);
     lead_by(&mut partition, Some(OTHER), 4, &[ME, OTHER]);
     assert_eq!(partition.position(LeaderEpoch(4)).unwrap().unwrap().last_epoch, LeaderEpoch(1));
+}
+
+/// Another leader may have committed more than this one has heard of.
+#[test]
+fn a_new_leader_knows_the_end_once_all_it_has_is_committed() {
+    let mut partition = partition(Durability::PageCache);
+    assign(&mut partition, 1, &[ME, OTHER]);
+    assert!(!partition.lags_behind_leadership(), "there is nothing to lag behind");
+    enqueue(&mut partition, 1);
+    turn(&mut partition, 4 * VALUE_BYTES);
+    assert!(!partition.lags_behind_leadership(), "these are its own records");
+    assign(&mut partition, 2, &[ME, OTHER]);
+    assert!(partition.lags_behind_leadership());
+    fetched(&mut partition, 1);
+    assert!(!partition.lags_behind_leadership());
+    lead_by(&mut partition, Some(OTHER), 3, &[ME, OTHER]);
+    assert!(!partition.lags_behind_leadership(), "it leads no more");
 }
 
 /// The log of a leader that has these batches.

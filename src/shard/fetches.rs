@@ -7,14 +7,15 @@ use std::time::Duration;
 use super::appends::AppendToken;
 use super::mesh::{CallHandle, ReplyTo};
 use super::messages::{
-    FetchPart, FetchReply, FetchRequest, FetchedData, FetchedPart, Follower, HurryFetch, Reply, Request,
+    FetchPart, FetchReply, FetchRequest, FetchedData, FetchedPart, Follower, HurryFetch, Reads, Reply,
+    Request,
 };
 use super::parked::{Asker, Parked, Watch, asker};
 use super::placement::PartitionKey;
 use super::replica::LivePartition;
 use super::{NO_OFFSET, Shard};
 use crate::base::clock;
-use crate::base::{Offset, ShardId};
+use crate::base::{BrokerId, Offset, ShardId};
 use crate::io::os::OsFiles;
 use crate::io::runtime::{Queue, spawn};
 use crate::log::{OffsetMetadata, Read, ReadError, ReadJob, ReadPlan};
@@ -240,8 +241,8 @@ impl Shard {
             // The first partition with data may exceed the limits by its first batch, or a consumer would
             // never get past a batch that is larger than what it asks for.
             let whole_first_batch = planned.bytes == 0;
-            let asked = Asked { part, bytes_left: left, whole_first_batch, waterline: request.waterline };
-            let (fetched, start, cold) = self.plan_part(&asked, request.follower, &mut planned.progress);
+            let asked = Asked { part, bytes_left: left, whole_first_batch };
+            let (fetched, start, cold) = self.plan_part(request, &asked, &mut planned.progress);
             planned.bytes += u64::from(fetched.bytes());
             planned.urgent |= fetched.is_urgent();
             planned.parts.push(fetched);
@@ -253,34 +254,40 @@ impl Shard {
 
     fn plan_part(
         self: &Rc<Self>,
+        request: &FetchRequest,
         asked: &Asked<'_>,
-        follower: Option<Follower>,
         progress: &mut Progress,
     ) -> (FetchedPart, OffsetMetadata, Option<ReadJob<OsFiles>>) {
-        let Asked { part, bytes_left, whole_first_batch, waterline } = *asked;
+        let Asked { part, bytes_left, whole_first_batch } = *asked;
+        let waterline = request.waterline;
         let start = OffsetMetadata { offset: part.offset, segment: part.offset, position: 0 };
         let Some(replica) = self.replica(part.key) else {
             return (failed(ErrorCode::UnknownTopicOrPartition), start, None);
         };
         replica.last_used.set(clock::monotonic());
         let outcome = replica.with(|partition| {
-            if let Err(code) = partition.check_leader_epoch(part.current_leader_epoch) {
+            let checked = match request.reads {
+                Reads::Leader => partition.check_leader_epoch(part.current_leader_epoch),
+                Reads::Any | Reads::Nearer(_) => partition.check_epoch(part.current_leader_epoch),
+            };
+            if let Err(code) = checked {
                 return (failed(code), start, None);
+            }
+            if let Reads::Nearer(brokers) = &request.reads
+                && let Some(replica) = partition.nearer_replica(brokers, part.offset)
+            {
+                return (FetchHead::of(partition).elsewhere(replica), start, None);
             }
             let bytes_max = part.bytes_max.min(bytes_left);
             let read =
                 partition.read(part.offset, part.last_fetched_epoch, bytes_max, whole_first_batch, waterline);
-            if let (Some(follower), Ok(ReadOutcome::Read(_))) = (follower, &read) {
+            if let (Some(follower), Ok(ReadOutcome::Read(_))) = (request.follower, &read) {
                 match note_fetch(partition, part, follower, progress) {
                     Ok(()) => {}
                     Err(code) => return (failed(code), start, None),
                 }
             }
-            let head = FetchHead {
-                high_watermark: partition.high_watermark(),
-                last_stable: partition.last_stable(),
-                log_start: partition.log().log_start(),
-            };
+            let head = FetchHead::of(partition);
             match read {
                 Ok(ReadOutcome::Read(Read::Plan(plan))) => {
                     let start = plan.start;
@@ -323,11 +330,7 @@ impl Shard {
                 return failed(ErrorCode::UnknownTopicOrPartition);
             };
             let next = replica.with(|partition| {
-                let head = FetchHead {
-                    high_watermark: partition.high_watermark(),
-                    last_stable: partition.last_stable(),
-                    log_start: partition.log().log_start(),
-                };
+                let head = FetchHead::of(partition);
                 match partition.log_mut().finish_read(outcome) {
                     Ok(Read::Plan(plan)) => Ok(head.data(plan)),
                     Ok(Read::NeedsDisk(job)) => Err(Box::new(job)),
@@ -360,7 +363,6 @@ struct Asked<'a> {
     part: &'a FetchPart,
     bytes_left: u32,
     whole_first_batch: bool,
-    waterline: Waterline,
 }
 
 /// Takes note of how far the follower is.
@@ -392,6 +394,19 @@ struct FetchHead {
 }
 
 impl FetchHead {
+    fn of(partition: &LivePartition) -> Self {
+        Self {
+            high_watermark: partition.high_watermark(),
+            last_stable: partition.last_stable(),
+            log_start: partition.log().log_start(),
+        }
+    }
+
+    fn elsewhere(self, replica: BrokerId) -> FetchedPart {
+        let Self { high_watermark, last_stable, log_start } = self;
+        FetchedPart::Elsewhere { replica, high_watermark, last_stable, log_start }
+    }
+
     fn data(self, plan: ReadPlan<OsFiles>) -> FetchedPart {
         FetchedPart::Data(FetchedData {
             high_watermark: self.high_watermark,

@@ -143,10 +143,22 @@ pub struct FetchRequest {
     pub parts: Vec<FetchPart>,
     /// Who asks, if it is not a consumer.
     pub follower: Option<Follower>,
+    pub reads: Reads,
     pub waterline: Waterline,
     pub bytes_max: u32,
     /// `None`: answer at once.
     pub wait: Option<FetchWait>,
+}
+
+/// From which replicas a fetch may read (KIP-392).
+#[derive(Clone, Debug, Default)]
+pub enum Reads {
+    #[default]
+    Leader,
+    /// A consumer may read from a follower, too.
+    Any,
+    /// The same, and it had better read from one of these brokers than from a leader here.
+    Nearer(Arc<[BrokerId]>),
 }
 
 /// A broker that follows this one, in its present registration.
@@ -196,6 +208,13 @@ pub enum FetchedPart {
         last_stable: Offset,
         log_start: Offset,
     },
+    /// Nothing is read: the reader had better ask this follower.
+    Elsewhere {
+        replica: BrokerId,
+        high_watermark: Offset,
+        last_stable: Offset,
+        log_start: Offset,
+    },
     Failed {
         code: ErrorCode,
         log_start: Offset,
@@ -223,7 +242,7 @@ impl FetchedPart {
         }
     }
 
-    /// An answer that must not wait: an error, or a reader that has to truncate.
+    /// An answer that must not wait: an error, a reader that has to truncate or to go elsewhere.
     pub fn is_urgent(&self) -> bool {
         !matches!(self, FetchedPart::Data(_))
     }

@@ -8,6 +8,7 @@ use super::messages::{
     Described, EpochQuery, LogSize, OffsetAnswer, OffsetQuery, OffsetTarget, RefusedGuard, Reply, VerifyQuery,
 };
 use super::placement::PartitionKey;
+use super::replica::LivePartition;
 use crate::base::Offset;
 use crate::base::clock::{self, Timestamp};
 use crate::io::os::OsFiles;
@@ -15,7 +16,7 @@ use crate::io::runtime::{Queue, spawn};
 use crate::log::{
     Guard, OffsetLookup, ReadError, TimeJob, TimestampOffset, TimestampTarget, VerificationQuery,
 };
-use crate::partition::EpochEnd;
+use crate::partition::{EpochEnd, Waterline};
 use crate::wire::ErrorCode;
 
 /// Looks at the disk for one answer, if compaction exchanges segments meanwhile.
@@ -23,7 +24,35 @@ const LOOKS_MAX: usize = 5;
 
 enum Found {
     Now(OffsetAnswer),
-    OnDisk { job: TimeJob<OsFiles>, bound: Offset },
+    OnDisk { job: TimeJob<OsFiles>, bound: Bound },
+}
+
+/// How far whoever asks for an offset may see.
+#[derive(Clone, Copy)]
+struct Bound {
+    end: Offset,
+    /// A new leader does not know yet how much of what it has is committed: what lies behind the end may not.
+    lags: bool,
+}
+
+impl Bound {
+    fn of(partition: &LivePartition, waterline: Waterline) -> Self {
+        let lags = waterline != Waterline::LogEnd && partition.lags_behind_leadership();
+        Self { end: partition.upper_bound(waterline), lags }
+    }
+
+    fn check(self) -> Result<(), ErrorCode> {
+        if self.lags { Err(ErrorCode::OffsetNotAvailable) } else { Ok(()) }
+    }
+
+    /// What was found, if it may be seen (`ReplicaManager.fetchOffset`).
+    fn answer(self, found: Option<TimestampOffset>) -> Result<OffsetAnswer, ErrorCode> {
+        let found = found.filter(|found| found.offset < self.end);
+        if found.is_none() {
+            self.check()?;
+        }
+        Ok(OffsetAnswer { found })
+    }
 }
 
 impl Shard {
@@ -58,7 +87,7 @@ impl Shard {
         self: &Rc<Self>,
         query: &OffsetQuery,
         mut job: TimeJob<OsFiles>,
-        mut bound: Offset,
+        mut bound: Bound,
     ) -> Result<OffsetAnswer, ErrorCode> {
         for _ in 0..LOOKS_MAX {
             let layout = job.layout();
@@ -71,7 +100,7 @@ impl Shard {
             })?;
             if is_current {
                 return match found {
-                    Ok(found) => Ok(OffsetAnswer { found: found.filter(|found| found.offset < bound) }),
+                    Ok(found) => bound.answer(found),
                     Err(error) => {
                         self.note_read_error(&replica, &error);
                         Err(ReadError::Storage(error).code())
@@ -91,7 +120,7 @@ impl Shard {
         let replica = self.replica(query.key).ok_or(ErrorCode::UnknownTopicOrPartition)?;
         replica.with(|partition| {
             partition.check_leader_epoch(query.current_leader_epoch)?;
-            let bound = partition.upper_bound(query.waterline);
+            let bound = Bound::of(partition, query.waterline);
             let log = partition.log();
             let plain = |offset: Offset, leader_epoch| {
                 let found = TimestampOffset { timestamp: Timestamp::NONE, offset, leader_epoch };
@@ -100,15 +129,16 @@ impl Shard {
             let target = match query.target {
                 OffsetTarget::Earliest => return Ok(plain(log.log_start(), log.epoch_of(log.log_start()))),
                 // The leader's epoch, whoever wrote the last record below the bound (`Partition`).
-                OffsetTarget::Latest => return Ok(plain(bound, Some(partition.leader_epoch()))),
+                OffsetTarget::Latest => {
+                    bound.check()?;
+                    return Ok(plain(bound.end, Some(partition.leader_epoch())));
+                }
                 OffsetTarget::Tiered => return Ok(Found::Now(OffsetAnswer { found: None })),
                 OffsetTarget::MaxTimestamp => TimestampTarget::Max,
                 OffsetTarget::At(timestamp) => TimestampTarget::FirstAtOrAfter(timestamp),
             };
             Ok(match log.offset_for(target) {
-                OffsetLookup::Ready(found) => {
-                    Found::Now(OffsetAnswer { found: found.filter(|found| found.offset < bound) })
-                }
+                OffsetLookup::Ready(found) => Found::Now(bound.answer(found)?),
                 OffsetLookup::NeedsDisk(job) => Found::OnDisk { job, bound },
             })
         })?

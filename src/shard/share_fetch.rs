@@ -13,7 +13,7 @@ use futures::future::join_all;
 
 use super::mesh::ReplyTo;
 use super::messages::{
-    FetchPart, FetchRequest, FetchedData, FetchedPart, Reply, Request, ShareAnswer, ShareFetchPart,
+    FetchPart, FetchRequest, FetchedData, FetchedPart, Reads, Reply, Request, ShareAnswer, ShareFetchPart,
     ShareFetchRequest, ShareRelease, ShareSize, ShareWait, SharedRecords,
 };
 use super::parked::{Asker, asker};
@@ -205,6 +205,7 @@ impl Shard {
         let from = part.offset;
         let fetch = FetchRequest {
             follower: None,
+            reads: Reads::Leader,
             bytes_max: part.bytes_max,
             parts: vec![part],
             waterline: waterline(config),
@@ -215,7 +216,8 @@ impl Shard {
         };
         match reply.parts.pop() {
             Some(FetchedPart::Data(data)) if data.range.is_some() => Ok(Found::Data(Box::new(data))),
-            Some(FetchedPart::Data(_) | FetchedPart::Diverging { .. }) | None => Ok(Found::Nothing),
+            Some(FetchedPart::Data(_) | FetchedPart::Diverging { .. } | FetchedPart::Elsewhere { .. })
+            | None => Ok(Found::Nothing),
             Some(FetchedPart::Failed { code: ErrorCode::OffsetOutOfRange, log_start, .. }) => {
                 // Behind the end there is nothing yet: a crash took it.
                 Ok(if log_start > from { Found::Before(log_start) } else { Found::Nothing })

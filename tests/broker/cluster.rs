@@ -37,7 +37,7 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    /// Three formatted nodes with ports of their own, not yet started.
+    /// Three formatted nodes with ports of their own, not yet started. `{node}` in a value stands for the node's id.
     fn formatted(more: &[(&str, &str)]) -> Self {
         // All are bound at once, so that no port is given twice.
         let bound: Vec<TcpListener> =
@@ -61,8 +61,13 @@ impl Cluster {
                 ("kuring.quorum.failover.ms", FAILOVER_MS),
                 ("kuring.peers.secret.file", "~/secret"),
             ];
-            let node = Broker::stopped(1, &[&settings[..], more].concat());
-            let set = [format!("node.id={id}"), format!("log.dirs={}", node.data().display())];
+            let own: Vec<String> = more.iter().map(|(_, value)| value.replace("{node}", &id)).collect();
+            let own: Vec<(&str, &str)> =
+                more.iter().zip(&own).map(|((name, _), value)| (*name, value.as_str())).collect();
+            let node = Broker::stopped(1, &[&settings[..], &own[..]].concat());
+            let given = own.iter().find(|(name, _)| *name == "log.dirs").map(|(_, value)| *value);
+            let log_dirs = given.unwrap_or("~/data").replace('~', &node.home().to_string_lossy());
+            let set = [format!("node.id={id}"), format!("log.dirs={log_dirs}")];
             let arguments = ["format", "--cluster-id", CLUSTER_ID, "--set", &set[0], "--set", &set[1]];
             let (status, _, errors) = kuring(&arguments, &[], b"");
             assert!(status.success(), "{errors}");

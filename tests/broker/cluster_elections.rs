@@ -48,7 +48,7 @@ fn ask(cluster: &Cluster, what: &str, mut probe: impl FnMut(&mut Raw) -> i16) ->
 }
 
 /// Creates a topic with these replicas.
-fn create(cluster: &Cluster, topic: &str, assignment: &[&[i32]]) {
+pub(super) fn create(cluster: &Cluster, topic: &str, assignment: &[&[i32]]) {
     let partitions = assignment.iter().zip(0..).map(|(replicas, index)| {
         CreatableReplicaAssignment::default()
             .with_partition_index(index)
@@ -84,7 +84,7 @@ fn set(of: &[kafka_protocol::messages::BrokerId]) -> BTreeSet<i32> {
 }
 
 /// Partition 0 is on these, all in sync, and the first leads or another.
-fn await_replicas(cluster: &Cluster, topic: &str, replicas: &[i32]) {
+pub(super) fn await_replicas(cluster: &Cluster, topic: &str, replicas: &[i32]) {
     eventually(&format!("{topic} is on {replicas:?}"), || {
         let found = described(cluster, topic).remove(0);
         let is_there = ids(&found.replica_nodes) == replicas
@@ -95,7 +95,7 @@ fn await_replicas(cluster: &Cluster, topic: &str, replicas: &[i32]) {
 }
 
 /// The answer's code, or that of partition 0.
-fn reassign(cluster: &Cluster, topic: &str, replicas: Option<&[i32]>) -> i16 {
+pub(super) fn reassign(cluster: &Cluster, topic: &str, replicas: Option<&[i32]>) -> i16 {
     let replicas = replicas.map(|ids| ids.iter().map(|id| (*id).into()).collect());
     let wanted = ReassignablePartition::default().with_partition_index(0).with_replicas(replicas);
     let wanted = ReassignableTopic::default().with_name(name(topic)).with_partitions(vec![wanted]);

@@ -7,6 +7,7 @@ mod checkpoints;
 mod cluster;
 mod cluster_coordinators;
 mod cluster_elections;
+mod cluster_racks;
 mod cluster_replication;
 mod cold_reads;
 mod commands;

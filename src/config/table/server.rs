@@ -38,7 +38,16 @@ pub(super) static SERVER: &[Definition] = &[
         None,
         Any,
         Medium,
-        "Where the machine stands; replicas of a partition avoid sharing it.",
+        "Where the machine stands; replicas of a partition avoid sharing it, and consumers may read there.",
+    ),
+    p(
+        "replica.selector.class",
+        String,
+        None,
+        OneOf(&["org.apache.kafka.common.replica.RackAwareReplicaSelector"]),
+        Medium,
+        "Has leaders send consumers that say their rack to the replica there, by the only selector that Kafka has. \
+         Without it they read from leaders.",
     ),
     p(
         "controller.listener.names",

@@ -18,5 +18,7 @@ pub use response::{
 
 /// The first version with tagged fields.
 const FLEXIBLE_VERSION: i16 = 12;
+/// The first version that says where the consumer is, and in which it may be sent to another replica (KIP-392).
+pub const ANY_REPLICA_VERSION: i16 = 11;
 /// The first version that names topics by id.
 pub const TOPIC_ID_VERSION: i16 = 13;
