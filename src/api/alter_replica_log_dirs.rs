@@ -1,4 +1,4 @@
-//! AlterReplicaLogDirs 1–2 (KIP-113): moves replicas of this broker to other log directories
+//! AlterReplicaLogDirs 1–2 (KIP-113): moves replicas of this broker, whoever leads, to other log directories
 //! (`ReplicaManager.alterReplicaLogDirs`). The answer comes when the move has begun; DescribeLogDirs shows how it
 //! goes.
 
@@ -11,7 +11,8 @@ use kafka_protocol::messages::alter_replica_log_dirs_response::{
 use kafka_protocol::messages::{AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse, TopicName};
 
 use super::Client;
-use super::shares::{Place, Shares, find};
+use super::client::find_replica;
+use super::shares::{Place, Shares};
 use crate::base::{PartitionIndex, TopicPartition};
 use crate::shard::Directories;
 use crate::shard::messages::{Reply, Request};
@@ -38,7 +39,10 @@ pub async fn handle(client: &Client, request: AlterReplicaLogDirsRequest) -> Alt
         let partitions = &mut response.results[last].partitions;
         let mut answer = AlterReplicaLogDirPartitionResult::default().with_partition_index(index);
         let target = destination(directories, &topic, index, to).and_then(|to| {
-            find(&client.shard, &image, &topic, index).map(|found| (found, to)).map_err(|code| {
+            let topic_image = image.topic(&topic).ok_or(ErrorCode::UnknownTopicOrPartition);
+            let found =
+                topic_image.and_then(|found| find_replica(&client.shard, found, PartitionIndex(index)));
+            found.map(|found| (found, to)).map_err(|code| {
                 // It goes there when it comes to be.
                 let name = TopicPartition::new(&**topic, PartitionIndex(index));
                 if !directories.prefer(name, to) {

@@ -6,6 +6,7 @@ mod bad_input;
 mod checkpoints;
 mod cluster;
 mod cluster_coordinators;
+mod cluster_directories;
 mod cluster_elections;
 mod cluster_racks;
 mod cluster_replication;

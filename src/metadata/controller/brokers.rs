@@ -3,14 +3,12 @@
 use std::collections::BTreeSet;
 
 use super::super::command::{ProducerIdBlock, Refusal, RegisterBroker, Response};
-use super::super::elections::{self, Rules, Target};
 use super::super::features::FEATURES;
-use super::super::image::{BrokerImage, ControllerImage, Image, LOST_DIRECTORY};
-use super::super::record::{BrokerChange, PartitionChange, Record, Stamp};
-use super::super::state::TopicSettings;
+use super::super::image::{BrokerImage, ControllerImage, Image};
+use super::super::record::{BrokerChange, Record, Stamp};
 use super::{Controller, Decision, heartbeats};
 use crate::base::clock::Monotonic;
-use crate::base::{BrokerEpoch, BrokerId, PartitionIndex, ProducerId, TopicId};
+use crate::base::{BrokerEpoch, BrokerId, ProducerId};
 use crate::wire::ErrorCode;
 
 /// Ids per block, as in Kafka's `ProducerIdsBlock`.
@@ -240,49 +238,6 @@ pub(super) fn allocate_producer_ids(
     })
 }
 
-/// Replicas on a lost directory leave the ISRs that others are in, and what they led goes to the first that is in
-/// sync and alive, or has no leader.
-pub(super) fn replicas_offline(
-    image: &Image,
-    id: BrokerId,
-    epoch: BrokerEpoch,
-    partitions: &[(TopicId, PartitionIndex)],
-    stamp: &Stamp,
-) -> Result<Decision, Refusal> {
-    check_epoch(image, id, epoch)?;
-    let mut settings = TopicSettings::new(image, stamp);
-    let records = partitions.iter().filter_map(|&(topic, index)| {
-        let found = image.topic_by_id(topic)?;
-        let partition = found.partition(index)?;
-        if !partition.replicas.contains(&id) || partition.is_lost_on(id) {
-            return None;
-        }
-        let serves = |other: BrokerId| {
-            other != id
-                && image.broker(other).is_some_and(|broker| broker.serves())
-                && !partition.is_lost_on(other)
-        };
-        let mut target = Target::of(partition, partition.transit());
-        target.isr.retain(|other| *other != id);
-        // What is lost with a disk is lost: it is not eligible.
-        target.unclean = stamp.elr.then_some(id);
-        let (min_isr, election) = settings.of(&found.name);
-        let rules = Rules { election, elr: stamp.elr, min_isr, serves: &serves };
-        let change = elections::change(partition, partition.transit(), target, &rules).unwrap_or_default();
-        let after = change.clone().apply_to(partition);
-        Some(Record::PartitionChanged(PartitionChange {
-            topic,
-            index,
-            leader: change.leader,
-            isr: change.isr,
-            replicas: change.replicas,
-            directories: Some(after.directories_with(id, LOST_DIRECTORY)),
-            transit: change.transit,
-        }))
-    });
-    Ok(Decision { records: records.collect(), response: Response::Done })
-}
-
 pub(super) fn check_epoch(image: &Image, id: BrokerId, epoch: BrokerEpoch) -> Result<&BrokerImage, Refusal> {
     let Some(broker) = image.broker(id) else {
         return Err(Refusal::new(
@@ -304,6 +259,7 @@ mod tests {
     use super::super::super::command::{Command, CreateTopics, NewTopic};
     use super::super::testing::Cluster;
     use super::*;
+    use crate::base::PartitionIndex;
 
     #[test]
     fn each_registration_has_a_greater_epoch() {

@@ -4,9 +4,9 @@
 use uuid::Uuid;
 
 use super::super::command::{AssignDirectories, Refusal, Response};
-use super::super::elections::{self, Change, Rules, Target};
-use super::super::image::{Image, LOST_DIRECTORY, PartitionImage};
-use super::super::record::{PartitionChange, Record, Stamp};
+use super::super::elections::{self, Rules, Target};
+use super::super::image::{Image, LOST_DIRECTORY, PartitionImage, TopicImage};
+use super::super::record::{Record, Stamp};
 use super::super::state::TopicSettings;
 use super::brokers::check_epoch;
 use super::{Decision, partitions};
@@ -21,16 +21,12 @@ pub(super) fn assign(image: &Image, request: &AssignDirectories, stamp: &Stamp) 
     for (directory, replicas) in &request.directories {
         // One that has failed meanwhile has lost what it is told to have.
         let directory = if broker.log_dirs.contains(directory) { *directory } else { LOST_DIRECTORY };
+        let placing = Placing { image, broker: broker.id, directory, elr: stamp.elr };
         for (topic, index) in replicas {
             let found = find(image, broker.id, *topic, *index);
-            results.push(found.map(|partition| {
+            results.push(found.map(|(topic, partition)| {
                 if partition.directory_of(broker.id) != directory {
-                    let topic_image = image.topic_by_id(*topic);
-                    let (min_isr, election) = topic_image
-                        .map_or((1, elections::Election::Online), |topic| settings.of(&topic.name));
-                    let assigned =
-                        Assigned { broker: broker.id, directory, min_isr, election, elr: stamp.elr };
-                    records.push(assigned.record(image, *topic, *index, partition));
+                    records.push(placing.record(&mut settings, topic, *index, partition));
                 }
             }));
         }
@@ -38,38 +34,59 @@ pub(super) fn assign(image: &Image, request: &AssignDirectories, stamp: &Stamp) 
     Ok(Decision { records, response: Response::DirectoriesAssigned(results) })
 }
 
+/// What a broker has lost with a disk, told replica by replica.
+pub(super) fn replicas_offline(
+    image: &Image,
+    id: BrokerId,
+    epoch: BrokerEpoch,
+    partitions: &[(TopicId, PartitionIndex)],
+    stamp: &Stamp,
+) -> Result<Decision, Refusal> {
+    check_epoch(image, id, epoch)?;
+    let mut settings = TopicSettings::new(image, stamp);
+    let placing = Placing { image, broker: id, directory: LOST_DIRECTORY, elr: stamp.elr };
+    let records = partitions.iter().filter_map(|&(topic, index)| {
+        let (topic, partition) = find(image, id, topic, index).ok()?;
+        let is_known = partition.is_lost_on(id);
+        (!is_known).then(|| placing.record(&mut settings, topic, index, partition))
+    });
+    Ok(Decision { records: records.collect(), response: Response::Done })
+}
+
 fn find(
     image: &Image,
     broker: BrokerId,
     topic: TopicId,
     index: PartitionIndex,
-) -> Result<&PartitionImage, ErrorCode> {
+) -> Result<(&TopicImage, &PartitionImage), ErrorCode> {
     let topic = image.topic_by_id(topic).ok_or(ErrorCode::UnknownTopicId)?;
     let partition = topic.partition(index).ok_or(ErrorCode::UnknownTopicOrPartition)?;
     match partition.replicas.contains(&broker) {
-        true => Ok(partition),
+        true => Ok((&**topic, &**partition)),
         false => Err(ErrorCode::NotLeaderOrFollower),
     }
 }
 
-/// A replica of the broker that is in a directory, with what its topic's settings say.
-struct Assigned {
+/// Replicas of a broker come to be in a directory, or are lost with it.
+struct Placing<'a> {
+    image: &'a Image,
     broker: BrokerId,
     directory: Uuid,
-    min_isr: usize,
-    election: elections::Election,
     elr: bool,
 }
 
-impl Assigned {
+impl Placing<'_> {
+    /// A replica on a lost directory leaves the ISR that others are in, and what it led goes to the first that is in
+    /// sync and alive, or has no leader; one that was thought lost may lead again.
     fn record(
         &self,
-        image: &Image,
-        topic: TopicId,
+        settings: &mut TopicSettings<'_>,
+        topic: &TopicImage,
         index: PartitionIndex,
         partition: &PartitionImage,
     ) -> Record {
-        let is_lost = self.directory == LOST_DIRECTORY;
+        let Self { image, directory, elr, .. } = *self;
+        let is_lost = directory == LOST_DIRECTORY;
         let serves = |broker: BrokerId| match broker == self.broker {
             true => !is_lost && image.broker(broker).is_some_and(|broker| broker.serves()),
             false => partitions::serves(image, partition, broker),
@@ -77,21 +94,13 @@ impl Assigned {
         let mut target = Target::of(partition, partition.transit());
         if is_lost {
             target.isr.retain(|member| *member != self.broker);
+            // What is lost with a disk is lost: it is not eligible.
             target.unclean = Some(self.broker);
         }
-        let rules = Rules { election: self.election, elr: self.elr, min_isr: self.min_isr, serves: &serves };
-        let change: Change =
-            elections::change(partition, partition.transit(), target, &rules).unwrap_or_default();
-        let after = change.clone().apply_to(partition);
-        Record::PartitionChanged(PartitionChange {
-            topic,
-            index,
-            leader: change.leader,
-            isr: change.isr,
-            replicas: change.replicas,
-            directories: Some(after.directories_with(self.broker, self.directory)),
-            transit: change.transit,
-        })
+        let (min_isr, election) = settings.of(&topic.name);
+        let rules = Rules { election, elr, min_isr, serves: &serves };
+        let change = elections::change(partition, partition.transit(), target, &rules).unwrap_or_default();
+        partitions::changed_in(topic.id, index, partition, change, (self.broker, directory))
     }
 }
 

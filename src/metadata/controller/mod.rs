@@ -191,7 +191,7 @@ impl Controller {
                 brokers::allocate_producer_ids(image, broker, epoch)?
             }
             Command::ReplicasOffline { broker, epoch, partitions } => {
-                brokers::replicas_offline(image, broker, epoch, &partitions, &self.stamp())?
+                directories::replicas_offline(image, broker, epoch, &partitions, &self.stamp())?
             }
             Command::Heartbeat(beat) => self.heartbeat(image, beat)?,
             Command::AlterPartition(request) => {
