@@ -25,7 +25,7 @@ use crate::shard::messages::{
     FetchPart, FetchReply, FetchRequest as OwnerFetch, FetchWait, FetchedData, FetchedPart, Follower, Reads,
     Reply, Request,
 };
-use crate::shard::{CallHandle, Shard};
+use crate::shard::{CallHandle, PartitionKey, ReplicationEnd, Shard};
 use crate::wire::ErrorCode;
 use crate::wire::fetch::{
     self, AbortedTransaction, DivergingEpoch, FetchPartition, FetchPartitionResponse, FetchRequest,
@@ -96,7 +96,9 @@ pub(super) async fn handle(client: &Rc<Client>, header: &RequestHeader, body: &B
     let ask = Ask::of(&request, follower, reads, bytes_max);
     fetch(client, &request, &ask, may_park, &mut merged, shares).await;
     limit(&mut merged, bytes_max);
-    if follower.is_none() {
+    if follower.is_some() {
+        note_replicated(client, &image, &context, &merged);
+    } else {
         let throttle_ms = client.throttle_fetch(header, answer_bytes(&merged));
         if throttle_ms > 0 {
             // Nothing is told, so that the session knows of nothing that was.
@@ -126,12 +128,32 @@ fn reads(client: &Client, image: &Image, version: i16, rack: &str) -> Reads {
     }
 }
 
+/// Of a partition in an answer, without records.
+const ANSWERED_PARTITION_BYTES: u64 = 45;
+
+/// Counts what a follower is sent of throttled partitions, whether it is in sync or not.
+fn note_replicated(client: &Client, image: &Image, context: &Context, merged: &[Merged]) {
+    let shard = &client.shard;
+    if !shard.throttles(ReplicationEnd::Leader) {
+        return;
+    }
+    let is_throttled = |key: &SessionKey| {
+        find_topic(image, &key.topic).is_ok_and(|topic| {
+            let key = PartitionKey { topic: topic.id, partition: key.partition };
+            shard.is_throttled(ReplicationEnd::Leader, key)
+        })
+    };
+    let parts = context.partitions.iter().zip(merged);
+    let throttled = parts.filter(|((key, _), part)| part.bytes() > 0 && is_throttled(key));
+    let bytes: u64 = throttled.map(|(_, part)| ANSWERED_PARTITION_BYTES + part.bytes()).sum();
+    shard.note_replicated(ReplicationEnd::Leader, bytes);
+}
+
 /// What the answer takes on the wire, about.
 fn answer_bytes(merged: &[Merged]) -> u64 {
-    /// Of a response and of a partition in it, without records.
+    /// Of a response, without partitions.
     const HEAD_BYTES: u64 = 30;
-    const PARTITION_BYTES: u64 = 45;
-    HEAD_BYTES + merged.iter().map(|part| PARTITION_BYTES + part.bytes()).sum::<u64>()
+    HEAD_BYTES + merged.iter().map(|part| ANSWERED_PARTITION_BYTES + part.bytes()).sum::<u64>()
 }
 
 /// Bound on the records of the whole answer.

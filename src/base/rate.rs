@@ -102,6 +102,21 @@ impl Rate {
     /// What came in the windows, and the time to divide it by: since the oldest of them that has something, and at
     /// least all whole windows beside the present one.
     pub fn measure(&self, now: Monotonic) -> Measured {
+        let Measured { sum, mut elapsed } = self.since_oldest(now);
+        let full = elapsed.as_nanos() / self.windows.span.as_nanos();
+        let missing = u128::from(self.windows.count - 1).saturating_sub(full);
+        elapsed += self.windows.span * u32::try_from(missing).unwrap_or(0);
+        Measured { sum, elapsed: elapsed.max(ELAPSED_MIN) }
+    }
+
+    /// Whether more than `limit` per second came since the oldest window that has something, and at least in the length of
+    /// one: a burst counts at once (`SimpleRate`, by which replication is throttled).
+    pub fn is_above(&self, limit: f64, now: Monotonic) -> bool {
+        let Measured { sum, elapsed } = self.since_oldest(now);
+        sum as f64 > limit * elapsed.max(self.windows.span).as_secs_f64()
+    }
+
+    fn since_oldest(&self, now: Monotonic) -> Measured {
         let window = self.window(now);
         let kept = window.saturating_sub(u64::from(self.windows.count)).max(1)..=window;
         let marks = self.marks.iter().map(|mark| (mark.window.load(Ordering::Acquire), mark));
@@ -113,11 +128,7 @@ impl Rate {
             }
             None => (0, now),
         };
-        let mut elapsed = now.since(start);
-        let full = elapsed.as_nanos() / self.windows.span.as_nanos();
-        let missing = u128::from(self.windows.count - 1).saturating_sub(full);
-        elapsed += self.windows.span * u32::try_from(missing).unwrap_or(0);
-        Measured { sum, elapsed: elapsed.max(ELAPSED_MIN) }
+        Measured { sum, elapsed: now.since(start) }
     }
 
     /// How long nothing may come, for the rate to be `limit` per second at the end of that time; zero if it is not above
@@ -251,6 +262,21 @@ mod tests {
         assert!(rate.is_silent(at(17_000)));
         rate.record(7, at(1_000_000));
         assert_eq!(rate.measure(at(1_000_000)).sum, 7);
+    }
+
+    #[test]
+    fn replication_is_measured_without_the_windows_that_were_not_there_yet() {
+        let rate = Rate::new(KAFKA, at(0));
+        assert!(!rate.is_above(0.0, at(0)), "nothing came");
+        rate.record(1001, at(100));
+        assert!(rate.is_above(1000.0, at(100)), "of a second at least");
+        assert!(!rate.is_above(1000.0, at(1002)));
+        rate.record(4000, at(2500));
+        assert!(rate.is_above(1000.0, at(5000)));
+        assert!(!rate.is_above(1000.0, at(5002)));
+        assert!(!rate.is_above(f64::MAX, at(2500)));
+        rate.record(100, at(60_000));
+        assert!(!rate.is_above(1000.0, at(60_000)), "what came before is forgotten");
     }
 
     #[test]

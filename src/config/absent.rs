@@ -92,7 +92,7 @@ const TIERED: &str = "kuring has no tiered storage";
 const METRICS: &str = "kuring's metrics are not Kafka's reporters";
 const QUOTAS: &str =
     "Kafka 4 dropped it: quotas are set for users, client ids and addresses, or as their defaults";
-const REPLICATION_QUOTAS: &str = "kuring does not throttle replication yet";
+const MOVE_WINDOWS: &str = "kuring holds moves between log directories to their rate without windows";
 const PURGATORY: &str = "kuring's purgatory needs no purging";
 
 const IGNORED: &[(&str, &str)] = &[
@@ -126,8 +126,7 @@ const IGNORED: &[(&str, &str)] = &[
     ("controller.quorum.*", QUORUM),
     ("metadata.*", QUORUM),
     ("quota.*", QUOTAS),
-    ("replication.quota.*", REPLICATION_QUOTAS),
-    ("alter.log.dirs.replication.quota.*", REPLICATION_QUOTAS),
+    ("alter.log.dirs.replication.quota.*", MOVE_WINDOWS),
     ("transaction.state.log.load.buffer.size", "kuring loads transactions in blocks of its own size"),
     ("group.*", GROUPS),
     ("share.*", GROUPS),

@@ -13,7 +13,7 @@ use super::{
     ConnectionLimits, Listener, ListenerName, LogConfig, QuotaSettings, ServingLimits, ShareGroupSettings,
     ShareStateSettings, TransactionSettings,
 };
-use crate::base::BrokerId;
+use crate::base::{BrokerId, Windows};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::net::IpAddr;
@@ -124,6 +124,8 @@ pub struct BrokerConfig {
     pub transactions: TransactionSettings,
     pub share_states: ShareStateSettings,
     pub quotas: QuotaSettings,
+    /// Of throttled replication.
+    pub replication_windows: Windows,
 
     /// `None`: one per core that the process may use.
     pub shards: Option<u16>,
@@ -403,6 +405,10 @@ impl Given {
             transactions: TransactionSettings::new(s),
             share_states: ShareStateSettings::new(s),
             quotas: QuotaSettings::new(s),
+            replication_windows: Windows::new(
+                s.number("replication.quota.window.num"),
+                s.number("replication.quota.window.size.seconds"),
+            ),
             shards: Some(s.number::<u16>("kuring.shards")).filter(|shards| *shards > 0),
             cpus: self.numbers(s, "kuring.cpus")?,
             unflushed_bytes_max: s.number("kuring.unflushed.bytes"),

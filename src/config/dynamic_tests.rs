@@ -250,7 +250,9 @@ fn every_dynamic_broker_config_changes_what_it_is_for() {
         let differs = before.log_config(&topic) != after.log_config(&topic)
             || before.connection_limits() != after.connection_limits()
             || before.cleaner() != after.cleaner()
-            || before.move_bytes_per_second() != after.move_bytes_per_second();
+            || before.move_bytes_per_second() != after.move_bytes_per_second()
+            || before.leader_bytes_per_second() != after.leader_bytes_per_second()
+            || before.follower_bytes_per_second() != after.follower_bytes_per_second();
         assert!(differs, "{}", definition.name);
     }
 }

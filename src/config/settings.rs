@@ -144,9 +144,23 @@ impl Levels<'_> {
 
     /// What moves between log directories may copy, all together.
     pub fn move_bytes_per_second(&self) -> u64 {
-        match self.value("replica.alter.log.dirs.io.max.bytes.per.second") {
+        self.bytes_per_second("replica.alter.log.dirs.io.max.bytes.per.second")
+    }
+
+    /// What throttled partitions may send to followers.
+    pub fn leader_bytes_per_second(&self) -> u64 {
+        self.bytes_per_second("leader.replication.throttled.rate")
+    }
+
+    /// What throttled replicas may fetch.
+    pub fn follower_bytes_per_second(&self) -> u64 {
+        self.bytes_per_second("follower.replication.throttled.rate")
+    }
+
+    fn bytes_per_second(&self, name: &str) -> u64 {
+        match self.value(name) {
             Value::Integer(number) => u64::try_from(number).unwrap_or(0),
-            other => panic!("the limit of moves is {other:?} in the table, not a number"),
+            other => panic!("{name} is {other:?} in the table, not a number"),
         }
     }
 

@@ -128,6 +128,14 @@ impl<F: Files, T> Partition<F, T> {
         }
     }
 
+    /// Whether it leads and the replica on that broker is in sync, as the metadata says.
+    pub fn has_in_sync(&self, replica: BrokerId) -> bool {
+        match &self.role {
+            Role::Leader(leadership) => leadership.isr().contains(&replica),
+            Role::Alone | Role::Idle | Role::Follower { .. } => false,
+        }
+    }
+
     /// How many must be in sync for a record to be committed: no more than there are replicas, whatever
     /// `min.insync.replicas` says (`Partition.effectiveMinIsr`).
     pub(super) fn min_in_sync(&self, leadership: &Leadership) -> usize {

@@ -69,6 +69,8 @@ struct Part {
     position: Option<Position>,
     /// Let alone until then.
     pause: Option<Monotonic>,
+    /// As the leader told it last; `None`: not in this leadership.
+    leader_high_watermark: Option<Offset>,
 }
 
 /// The fetch session (KIP-227): what the leader was asked for last.
@@ -99,7 +101,7 @@ impl Fetcher {
         let mut before = std::mem::take(&mut self.parts);
         for (key, epoch) in wanted {
             let same = before.remove(&key).filter(|part| part.epoch == epoch);
-            self.parts.insert(key, same.unwrap_or(Part { epoch, position: None, pause: None }));
+            self.parts.insert(key, same.unwrap_or_else(|| Part::new(epoch)));
         }
     }
 
@@ -146,9 +148,18 @@ impl Fetcher {
         self.session = Session::new();
     }
 
-    /// What to ask now; `None`: nothing.
-    pub fn request(&mut self, epoch: BrokerEpoch, now: Monotonic) -> Option<FetchRequest> {
-        let ready = self.parts.iter().filter(|(_, part)| !part.is_paused(now));
+    /// What to ask now; `None`: nothing. `is_held` is asked whether a partition has to wait for its throttle; those that
+    /// lack nothing that is committed have not (`RemoteLeaderEndPoint.shouldFollowerThrottle`).
+    pub fn request(
+        &mut self,
+        epoch: BrokerEpoch,
+        now: Monotonic,
+        is_held: impl Fn(PartitionKey) -> bool,
+    ) -> Option<FetchRequest> {
+        let ready = self
+            .parts
+            .iter()
+            .filter(|(key, part)| !part.is_paused(now) && (part.has_all_committed() || !is_held(**key)));
         let wanted: BTreeMap<PartitionKey, FetchPartition> =
             ready.filter_map(|(key, part)| Some((*key, part.wanted(*key)?))).collect();
         if wanted.is_empty() {
@@ -211,6 +222,9 @@ impl Fetcher {
         let key = PartitionKey { topic: slice.topic, partition: slice.index };
         let part = self.parts.get_mut(&key)?;
         let position = part.position?;
+        if slice.error.is_none() && slice.diverging.is_none() {
+            part.leader_high_watermark = Some(slice.high_watermark);
+        }
         let task = |step| Some(Task { key, epoch: part.epoch, at: position.end, step });
         match (slice.error, slice.diverging) {
             (None, Some(diverging)) => task(Step::Cut { epoch: diverging.epoch, end: diverging.end_offset }),
@@ -242,6 +256,15 @@ impl Fetcher {
 }
 
 impl Part {
+    fn new(epoch: LeaderEpoch) -> Self {
+        Self { epoch, position: None, pause: None, leader_high_watermark: None }
+    }
+
+    fn has_all_committed(&self) -> bool {
+        let known = self.position.zip(self.leader_high_watermark);
+        known.is_some_and(|(position, committed)| position.end >= committed)
+    }
+
     fn is_paused(&self, now: Monotonic) -> bool {
         self.pause.is_some_and(|until| now < until)
     }

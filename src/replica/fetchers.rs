@@ -15,7 +15,7 @@ use crate::io::chunk::ChunkPool;
 use crate::io::runtime::{Queue, spawn, yield_if_needed};
 use crate::partition::NotFollowed;
 use crate::peer::{BrokerConnection, Greetings, PeerError};
-use crate::shard::{Cut, NotAppended, Received, Shard};
+use crate::shard::{Cut, NotAppended, PartitionKey, Received, ReplicationEnd, Shard};
 
 /// What the fetchers of a shard receive into.
 const RECEIVE_BYTES_MAX: usize = 64 << 20;
@@ -92,7 +92,12 @@ impl Source {
             let waits = self.place_all();
             let now = clock::monotonic();
             let own = shard.image().broker(shard.settings().broker).map(|broker| broker.epoch);
-            let request = self.fetcher.request(own.unwrap_or(BrokerEpoch(-1)), now);
+            let is_held = |key: PartitionKey| {
+                let held = shard.holds_back(ReplicationEnd::Follower, key);
+                shard.counters.replication_held_follower.add(u64::from(held));
+                held
+            };
+            let request = self.fetcher.request(own.unwrap_or(BrokerEpoch(-1)), now, is_held);
             let Some(request) = request else {
                 if self.fetcher.is_idle() {
                     self.connection = None;
@@ -169,6 +174,9 @@ impl Source {
         let Task { key, epoch, at, step } = task;
         let done = match step {
             Step::Append { records, high_watermark, log_start } => {
+                if shard.is_throttled(ReplicationEnd::Follower, key) {
+                    shard.note_replicated(ReplicationEnd::Follower, records.len() as u64);
+                }
                 let received = Received { epoch, at, records, high_watermark, log_start };
                 match shard.follow_append(key, &received).await {
                     Err(NotAppended::NotFollowed(NotFollowed::Before(base))) => {

@@ -36,7 +36,8 @@ use crate::raft::{self, Quorum};
 use crate::replica::Fetchers;
 use crate::shard::messages::{CheckpointEntry, Reply, Request};
 use crate::shard::{
-    Directories, Lanes, QuotaMeters, Settings, Shard, lanes, start_cleaner, write_last_checkpoints,
+    Directories, Lanes, QuotaMeters, ReplicationMeters, Settings, Shard, lanes, start_cleaner,
+    write_last_checkpoints,
 };
 
 /// How long a stop waits for requests in service before their connections are cut.
@@ -93,6 +94,7 @@ pub(super) fn run(config: BrokerConfig) -> Result<(), StartError> {
         None => None,
     };
     let quotas = Arc::new(QuotaMeters::new(&config.quotas));
+    let replication = Arc::new(ReplicationMeters::new(config.replication_windows, clock::monotonic()));
     let settings = Settings {
         broker: config.node_id,
         config: Arc::new(config),
@@ -100,6 +102,7 @@ pub(super) fn run(config: BrokerConfig) -> Result<(), StartError> {
         greetings,
         controller: Arc::default(),
         quotas,
+        replication,
     };
     let (senders, mailboxes): (Vec<Sender<Accepted>>, Vec<Mailbox<Accepted>>) =
         (0..shards).map(|_| mailbox()).unzip();

@@ -13,7 +13,7 @@ use super::messages::{
 use super::parked::{Asker, Parked, Watch, asker};
 use super::placement::PartitionKey;
 use super::replica::LivePartition;
-use super::{NO_OFFSET, Shard};
+use super::{NO_OFFSET, ReplicationEnd, Shard};
 use crate::base::clock;
 use crate::base::{BrokerId, Offset, ShardId};
 use crate::io::os::OsFiles;
@@ -43,15 +43,21 @@ struct Progress {
 
 impl Shard {
     pub(super) fn fetch(self: &Rc<Self>, reply_to: ReplyTo, request: FetchRequest) {
-        self.fetch_after(Duration::ZERO, reply_to, request);
-    }
-
-    /// Answers or parks a fetch that has been parked for `waited`.
-    fn fetch_after(self: &Rc<Self>, waited: Duration, reply_to: ReplyTo, request: FetchRequest) {
-        let mut planned = self.plan(&request);
+        let mut planned = self.plan(&request, true);
         if request.follower.is_some() {
             self.followers_progressed(std::mem::take(&mut planned.progress));
         }
+        self.answer_or_park(Duration::ZERO, reply_to, request, planned);
+    }
+
+    /// Answers or parks a fetch that has been parked for `waited`.
+    fn answer_or_park(
+        self: &Rc<Self>,
+        waited: Duration,
+        reply_to: ReplyTo,
+        request: FetchRequest,
+        mut planned: Planned,
+    ) {
         if !planned.cold.is_empty() {
             let mut reply_to = reply_to;
             self.mesh.park(&mut reply_to);
@@ -187,9 +193,10 @@ impl Shard {
 
     fn complete_fetch(self: &Rc<Self>, parked: Parked) {
         debug_assert!(asker(&parked.reply_to).shard.0 < self.shards());
+        let request = FetchRequest { wait: None, ..parked.request };
         // How far a follower is was noted when it came.
-        let request = FetchRequest { wait: None, follower: None, ..parked.request };
-        self.fetch_after(clock::monotonic().since(parked.since), parked.reply_to, request);
+        let planned = self.plan(&request, false);
+        self.answer_or_park(clock::monotonic().since(parked.since), parked.reply_to, request, planned);
     }
 
     /// Whether a fetch that is about to wait would return enough, if `some` is there at all. Notes what each
@@ -207,7 +214,8 @@ impl Shard {
     /// The same after the high watermark of `key` has moved.
     fn has_enough_now(&self, parked: &mut Parked, key: PartitionKey) -> bool {
         // The last stable offset need not have moved with it.
-        if parked.bytes_min <= 1 && parked.request.waterline != Waterline::LastStable {
+        let may_be_held = parked.request.follower.is_some() && self.throttles(ReplicationEnd::Leader);
+        if parked.bytes_min <= 1 && parked.request.waterline != Waterline::LastStable && !may_be_held {
             return true;
         }
         parked.parts_of(key).any(|index| self.look_at_part(parked, index))
@@ -219,7 +227,15 @@ impl Shard {
         let part = parked.request.parts[index];
         let Some(replica) = self.replica(part.key) else { return true };
         let start = &parked.starts[index];
-        let bytes = replica.with(|partition| partition.bytes_available(start, parked.request.waterline));
+        let follower = parked.request.follower;
+        let bytes = replica.with(|partition| {
+            let is_held =
+                follower.is_some_and(|follower| self.holds_back_from(follower.broker, part.key, partition));
+            match is_held {
+                true => Some(0),
+                false => partition.bytes_available(start, parked.request.waterline),
+            }
+        });
         match bytes {
             // Another segment, or an error to tell.
             Ok(None) | Err(_) => true,
@@ -227,7 +243,8 @@ impl Shard {
         }
     }
 
-    fn plan(self: &Rc<Self>, request: &FetchRequest) -> Planned {
+    /// `notes`: how far a follower is is noted.
+    fn plan(self: &Rc<Self>, request: &FetchRequest, notes: bool) -> Planned {
         let mut planned = Planned {
             parts: Vec::with_capacity(request.parts.len()),
             starts: Vec::with_capacity(request.parts.len()),
@@ -242,7 +259,8 @@ impl Shard {
             // never get past a batch that is larger than what it asks for.
             let whole_first_batch = planned.bytes == 0;
             let asked = Asked { part, bytes_left: left, whole_first_batch };
-            let (fetched, start, cold) = self.plan_part(request, &asked, &mut planned.progress);
+            let progress = notes.then_some(&mut planned.progress);
+            let (fetched, start, cold) = self.plan_part(request, &asked, progress);
             planned.bytes += u64::from(fetched.bytes());
             planned.urgent |= fetched.is_urgent();
             planned.parts.push(fetched);
@@ -256,7 +274,7 @@ impl Shard {
         self: &Rc<Self>,
         request: &FetchRequest,
         asked: &Asked<'_>,
-        progress: &mut Progress,
+        progress: Option<&mut Progress>,
     ) -> (FetchedPart, OffsetMetadata, Option<ReadJob<OsFiles>>) {
         let Asked { part, bytes_left, whole_first_batch } = *asked;
         let waterline = request.waterline;
@@ -281,14 +299,24 @@ impl Shard {
             let bytes_max = part.bytes_max.min(bytes_left);
             let read =
                 partition.read(part.offset, part.last_fetched_epoch, bytes_max, whole_first_batch, waterline);
-            if let (Some(follower), Ok(ReadOutcome::Read(_))) = (request.follower, &read) {
+            if let (Some(follower), Ok(ReadOutcome::Read(_)), Some(progress)) =
+                (request.follower, &read, progress)
+            {
                 match note_fetch(partition, part, follower, progress) {
                     Ok(()) => {}
                     Err(code) => return (failed(code), start, None),
                 }
             }
             let head = FetchHead::of(partition);
+            let is_held = request
+                .follower
+                .is_some_and(|follower| self.holds_back_from(follower.broker, part.key, partition));
             match read {
+                Ok(ReadOutcome::Read(read)) if is_held => {
+                    self.counters.replication_held_leader.increment();
+                    let start = if let Read::Plan(plan) = read { plan.start } else { start };
+                    (head.empty(waterline), start, None)
+                }
                 Ok(ReadOutcome::Read(Read::Plan(plan))) => {
                     let start = plan.start;
                     (head.data(plan), start, None)

@@ -43,6 +43,7 @@ impl Shard {
         self.know_brokers(&image);
         self.know_quotas(&old, &image);
         let changes = image.changes_since(&old);
+        self.know_throttles(&changes, &image, old.version() == 0);
         // The first image tells of what was there before this process.
         let is_new = old.version() > 0;
         let mut gone = Vec::new();

@@ -28,6 +28,7 @@ mod pump;
 mod queries;
 mod quotas;
 mod replica;
+mod replication_quotas;
 mod requests;
 mod roles;
 mod scrub;
@@ -55,6 +56,7 @@ pub use follow::{NotAppended, Received};
 pub use mesh::{CallHandle, Lanes, PendingReply, ReplyTo, lanes};
 pub use placement::{PartitionKey, owner};
 pub use quotas::QuotaMeters;
+pub use replication_quotas::{ReplicationEnd, ReplicationMeters};
 pub use requests::{ApiRecorded, Phase, RequestFigures};
 pub use space::Space;
 
@@ -82,6 +84,8 @@ pub struct Settings {
     pub controller: Arc<ControllerNote>,
     /// How fast clients with quotas are.
     pub quotas: Arc<QuotaMeters>,
+    /// How fast throttled partitions are replicated.
+    pub replication: Arc<ReplicationMeters>,
 }
 
 /// Who the controller of a cluster is, as far as this node knows; shard 0 notes it. Nobody, on a node alone.
@@ -164,6 +168,10 @@ crate::counters! {
         pub throttled_request_percentage: total "kuring_throttled_request_percentage_total",
         /// Requests after which their clients had to wait, because of controller_mutation_rate.
         pub throttled_controller_mutation_rate: total "kuring_throttled_controller_mutation_rate_total",
+        /// Times that a leader gave a follower nothing of a partition, because of leader.replication.throttled.rate.
+        pub replication_held_leader: total "kuring_replication_held_leader_total",
+        /// Times that a follower did not ask for a partition, because of follower.replication.throttled.rate.
+        pub replication_held_follower: total "kuring_replication_held_follower_total",
         /// Requests that took kuring.request.log.slow.ms or longer.
         pub slow_requests: total "kuring_slow_requests_total",
         /// Produce requests whose acknowledgement did not come in their time.
@@ -251,6 +259,7 @@ pub struct Shard {
     mesh: mesh::Mesh,
     image: RefCell<Arc<Image>>,
     quotas: quotas::ShardQuotas,
+    throttles: replication_quotas::Throttles,
     /// Ends with the openings and deletions of the last image that had some.
     publishing: RefCell<Option<oneshot::Receiver<()>>>,
     replicas: RefCell<HashMap<PartitionKey, Rc<Replica>, ahash::RandomState>>,
@@ -317,6 +326,7 @@ impl Shard {
             mesh,
             image: RefCell::new(Arc::new(Image::default())),
             quotas: quotas::ShardQuotas::default(),
+            throttles: replication_quotas::Throttles::default(),
             publishing: RefCell::default(),
             replicas: RefCell::default(),
             last_log_config: RefCell::default(),

@@ -112,7 +112,7 @@ pub(super) fn reassign(cluster: &Cluster, topic: &str, replicas: Option<&[i32]>)
 }
 
 /// Replicas, those added, those removed, of each partition under way, as the node has it.
-fn under_way(node: &Broker) -> Vec<(Vec<i32>, Vec<i32>, Vec<i32>)> {
+pub(super) fn under_way(node: &Broker) -> Vec<(Vec<i32>, Vec<i32>, Vec<i32>)> {
     let answer = Raw::connect(node).call(0, &ListPartitionReassignmentsRequest::default().with_topics(None));
     assert_eq!(answer.error_code, NONE);
     let partitions = answer.topics.iter().flat_map(|topic| &topic.partitions);

@@ -10,6 +10,7 @@ mod cluster_directories;
 mod cluster_elections;
 mod cluster_racks;
 mod cluster_replication;
+mod cluster_throttles;
 mod cold_reads;
 mod commands;
 mod compaction;

@@ -240,7 +240,7 @@ impl Broker {
             }
         }
         let own = self.image.broker(self.id).map_or(BrokerEpoch(-1), |broker| broker.epoch);
-        let Some(request) = source.fetcher.request(own, cx.now.monotonic) else { return };
+        let Some(request) = source.fetcher.request(own, cx.now.monotonic, |_| false) else { return };
         (source.attempt, source.until) = (attempt, cx.time + FETCH_TIME_US);
         cx.send(Place::Node(leader.0 as usize), Message::Fetch { attempt, request });
     }
