@@ -17,6 +17,7 @@ use super::share_session::ShareSessions;
 use super::throttle::Throttle;
 use crate::base::{BrokerId, Budget, PartitionIndex, ShardId};
 use crate::config::ListenerName;
+use crate::io::runtime::Notify;
 use crate::metadata::{self, Image, PartitionImage, Refusal, TopicImage};
 use crate::peer::{self, Answer, Ends, Greeter, Identity, PeerError, PeerKey};
 use crate::shard::messages::{ControlReply, ControlRequest, Reply, Request};
@@ -47,6 +48,8 @@ pub struct Client {
     pub(super) throttle: Throttle,
     /// What was heard of the broker at the other end, if it is one.
     greeter: RefCell<Option<Box<Greeter>>>,
+    /// That broker has sent more while a request of its is in service.
+    nudged: Notify,
 }
 
 /// The place beyond the shard's memory for what is in service; given back when it is dropped.
@@ -86,6 +89,7 @@ impl Client {
             charged,
             throttle: Throttle::default(),
             greeter,
+            nudged: Notify::new(),
         }
     }
 
@@ -114,6 +118,22 @@ impl Client {
         };
         let mut greeter = self.greeter.borrow_mut();
         Some(greeter.get_or_insert_default().hear(greetings, frame.clone(), ends, knows))
+    }
+
+    /// Bytes have come while a request is in service: what a follower's fetch waits for it waits for no longer.
+    pub fn note_more(&self) {
+        if self.broker().is_some() {
+            self.nudged.notify();
+        }
+    }
+
+    pub(super) async fn nudged(&self) {
+        self.nudged.notified().await;
+    }
+
+    /// Whether the frame is a broker's nudge, which came too late or has had its effect.
+    pub fn is_nudge(&self, frame: &Bytes) -> bool {
+        peer::own_key(frame) == Some(PeerKey::Nudge) && self.broker().is_some()
     }
 
     /// Whether a broker that has said who it is asks something in a form of kuring's own.

@@ -1,11 +1,13 @@
 //! Fetch: one plan per owner shard, merged in request order; the records stay in their files. Unmet
 //! `min_bytes` waits at the owners, whose wake already carries what there is.
 
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt;
+use futures::future::{Either, select};
 use futures::stream::FuturesUnordered;
 
 use super::client::{find_partition, find_replica, find_topic};
@@ -337,6 +339,17 @@ struct Waiting<'a> {
     handles: Vec<Option<CallHandle>>,
 }
 
+impl Waiting<'_> {
+    /// Has those that wait answer with what there is.
+    async fn hurry(&self) {
+        for (share, handle) in self.shares.iter().zip(&self.handles) {
+            if let Some(handle) = handle {
+                self.shard.hurry(share.owner, *handle).await;
+            }
+        }
+    }
+}
+
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if self.shard.is_stopping() {
@@ -379,7 +392,19 @@ async fn ask_all(
     }
     let mut hurried = bytes_min.is_none();
     let mut longest_wait = Duration::ZERO;
-    while let Some((number, reply)) = pending.next().await {
+    loop {
+        let next = match !hurried && ask.follower.is_some() {
+            false => pending.next().await,
+            true => match select(pending.next(), pin!(client.nudged())).await {
+                Either::Left((next, _)) => next,
+                Either::Right(_) => {
+                    hurried = true;
+                    waiting.hurry().await;
+                    continue;
+                }
+            },
+        };
+        let Some((number, reply)) = next else { break };
         waiting.handles[number] = None;
         let Reply::Fetch(FetchReply { parts, waited }) = reply else {
             crate::base::fatal("a fetch got another request's answer");
@@ -390,11 +415,7 @@ async fn ask_all(
         }
         if !hurried {
             hurried = true;
-            for (number, handle) in waiting.handles.iter().enumerate() {
-                if let Some(handle) = handle {
-                    client.shard.hurry(shares[number].owner, *handle).await;
-                }
-            }
+            waiting.hurry().await;
         }
     }
     client.note_waited(longest_wait);

@@ -24,6 +24,7 @@ const FAILOVER_MS: &str = "kuring.quorum.failover.ms";
 const SESSION_TIMEOUT_MS: &str = "broker.session.timeout.ms";
 const HEARTBEAT_INTERVAL_MS: &str = "broker.heartbeat.interval.ms";
 const REPLICA_LAG_TIME_MAX_MS: &str = "replica.lag.time.max.ms";
+const FETCH_WAIT_MAX_MS: &str = "replica.fetch.wait.max.ms";
 const REGISTRATION_TIMEOUT_MS: &str = "initial.broker.registration.timeout.ms";
 const AUTO_REBALANCE: &str = "auto.leader.rebalance.enable";
 const REBALANCE_INTERVAL_S: &str = "leader.imbalance.check.interval.seconds";
@@ -31,7 +32,7 @@ const UNCLEAN_INTERVAL_MS: &str = "unclean.leader.election.interval.ms";
 const SELECTOR: &str = "replica.selector.class";
 
 /// Kafka's properties that say something to a node among others only.
-pub(super) const WITHOUT_EFFECT_ALONE: [&str; 8] = [
+pub(super) const WITHOUT_EFFECT_ALONE: [&str; 9] = [
     SESSION_TIMEOUT_MS,
     HEARTBEAT_INTERVAL_MS,
     REGISTRATION_TIMEOUT_MS,
@@ -40,6 +41,7 @@ pub(super) const WITHOUT_EFFECT_ALONE: [&str; 8] = [
     REBALANCE_INTERVAL_S,
     UNCLEAN_INTERVAL_MS,
     SELECTOR,
+    FETCH_WAIT_MAX_MS,
 ];
 
 /// More voters only make every change slower.
@@ -60,6 +62,8 @@ pub struct ClusterConfig {
     pub registration_timeout: Duration,
     /// A follower that has not had all of its leader's records for so long is out of sync.
     pub replica_lag_max: Duration,
+    /// A leader waits so long for something to send to a follower.
+    pub fetch_wait_max: Duration,
     /// How often the controller has the first replicas lead again; `None` for never.
     pub rebalance_interval: Option<Duration>,
     /// How often it looks for partitions without a leader that may have one which lacks records.
@@ -138,12 +142,25 @@ pub(super) fn cluster(
         heartbeat_interval: duration(HEARTBEAT_INTERVAL_MS),
         registration_timeout: duration(REGISTRATION_TIMEOUT_MS),
         replica_lag_max: duration(REPLICA_LAG_TIME_MAX_MS),
+        fetch_wait_max: fetch_wait_max(s)?,
         rebalance_interval: s
             .flag(AUTO_REBALANCE)
             .then(|| Duration::from_secs(s.number(REBALANCE_INTERVAL_S))),
         unclean_interval: duration(UNCLEAN_INTERVAL_MS),
         selects_by_rack: s.given(SELECTOR).is_some(),
     }))
+}
+
+/// A follower that was made to wait for longer would be out of sync.
+fn fetch_wait_max(s: &Settings) -> Result<Duration, Fault> {
+    let (wait, lag) = (s.integer(FETCH_WAIT_MAX_MS), s.integer(REPLICA_LAG_TIME_MAX_MS));
+    match u64::try_from(wait) {
+        Ok(ms) if wait <= lag => Ok(Duration::from_millis(ms)),
+        _ => {
+            let reason = format!("wanted: from 0 to {REPLICA_LAG_TIME_MAX_MS}, which is {lag}");
+            Err(fault(FETCH_WAIT_MAX_MS, &reason))
+        }
+    }
 }
 
 fn security(s: &Settings, voters: &[VoterAddress], controllers: &[Listener]) -> Result<PeerSecurity, Fault> {
@@ -263,6 +280,11 @@ mod tests {
         let never = load(&format!("{THREE}{ON}auto.leader.rebalance.enable=false\n")).unwrap().unwrap();
         assert_eq!(never.rebalance_interval, None);
         assert!(!never.selects_by_rack);
+        assert_eq!(never.fetch_wait_max, Duration::from_millis(500));
+        for wait in ["-1", "1001"] {
+            let text = format!("{THREE}{ON}replica.lag.time.max.ms=1000\nreplica.fetch.wait.max.ms={wait}\n");
+            assert!(refusal(&text).contains("replica.lag.time.max.ms, which is 1000"), "{}", refusal(&text));
+        }
         let selector = "replica.selector.class=org.apache.kafka.common.replica.RackAwareReplicaSelector\n";
         assert!(load(&format!("{THREE}{ON}{selector}")).unwrap().unwrap().selects_by_rack);
         let one = format!("controller.quorum.voters=1@127.0.0.1:9093\n{ON}");

@@ -496,6 +496,10 @@ impl Connection {
         api: &Api,
     ) -> Result<Outcome, End> {
         self.send_answers().await?;
+        if !self.buffer.filled().is_empty() {
+            // It came together with the request.
+            self.client.note_more();
+        }
         let may_last = matches!(api.key, ApiKey::Fetch | ApiKey::JoinGroup | ApiKey::SyncGroup);
         if may_last {
             self.enter(Phase::Parked);
@@ -535,6 +539,7 @@ impl Connection {
                 break;
             }
             self.note_received(received);
+            self.client.note_more();
             self.is_fresh = false;
         }
         let state = self.buffer.state();

@@ -1,14 +1,17 @@
 //! A connection to the listener on which another broker serves its clients: it is greeted as [`super::greet`] says,
 //! then it answers Kafka's requests, one at a time.
 
+use std::future::Future;
 use std::io::IoSlice;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::future::{Either, select};
 
 use super::greet::{Ends, Greetings};
-use super::{PeerError, within};
+use super::{PeerError, PeerKey, frame, within};
 use crate::base::BrokerId;
 use crate::io::chunk::{ChunkPool, ReceiveBuffer};
 use crate::io::net::{Socket, SocketOptions, SocketReader, SocketWriter};
@@ -67,38 +70,64 @@ impl BrokerConnection {
         limit: Duration,
         request: impl FnOnce(CorrelationId) -> Result<Bytes, EncodeError>,
     ) -> Result<Bytes, PeerError> {
+        self.ask_nudging(limit, request, std::future::pending()).await
+    }
+
+    /// The same; when `nudge` is ready before the answer is there the broker is told to wait for nothing more.
+    pub async fn ask_nudging(
+        &mut self,
+        limit: Duration,
+        request: impl FnOnce(CorrelationId) -> Result<Bytes, EncodeError>,
+        nudge: impl Future<Output = ()>,
+    ) -> Result<Bytes, PeerError> {
         self.correlation = self.correlation.wrapping_add(1);
-        let frame = request(CorrelationId(self.correlation))
-            .map_err(|_| PeerError::Malformed("a request that cannot be said"))?;
-        let answer = within(limit, self.exchange(&frame)).await?;
+        let asked = CorrelationId(self.correlation);
+        let frame = request(asked).map_err(|_| PeerError::Malformed("a request that cannot be said"))?;
+        let Self { reader, writer, buffer, .. } = self;
+        let answer = within(limit, async {
+            writer.send(&mut [IoSlice::new(&frame)], false).await?;
+            let mut answer = pin!(receive(reader, buffer));
+            if let Either::Left((answer, _)) = select(answer.as_mut(), pin!(nudge)).await {
+                return answer;
+            }
+            let nudge = frame::request(PeerKey::Nudge, asked.0, &[], None);
+            writer.send(&mut [IoSlice::new(&nudge)], false).await?;
+            answer.await
+        });
+        let answer = answer.await?;
         match answer.first_chunk() {
-            Some(correlation) if i32::from_be_bytes(*correlation) == self.correlation => Ok(answer),
+            Some(correlation) if i32::from_be_bytes(*correlation) == asked.0 => Ok(answer),
             _ => Err(PeerError::Malformed("an answer to another request")),
         }
     }
 
     async fn exchange(&mut self, frame: &[u8]) -> Result<Bytes, PeerError> {
         self.writer.send(&mut [IoSlice::new(frame)], false).await?;
-        loop {
-            if let Some(length) = self.length()? {
-                if self.buffer.filled().len() >= LENGTH_BYTES + length {
-                    self.buffer.skip(LENGTH_BYTES);
-                    return Ok(self.buffer.take(length));
-                }
-                self.buffer.reserve(LENGTH_BYTES + length);
+        receive(&mut self.reader, &mut self.buffer).await
+    }
+}
+
+/// The next frame without its length.
+async fn receive(reader: &mut SocketReader, buffer: &mut ReceiveBuffer) -> Result<Bytes, PeerError> {
+    loop {
+        if let Some(length) = length(buffer)? {
+            if buffer.filled().len() >= LENGTH_BYTES + length {
+                buffer.skip(LENGTH_BYTES);
+                return Ok(buffer.take(length));
             }
-            if self.reader.receive(&mut self.buffer).await? == 0 {
-                return Err(PeerError::Closed);
-            }
+            buffer.reserve(LENGTH_BYTES + length);
+        }
+        if reader.receive(buffer).await? == 0 {
+            return Err(PeerError::Closed);
         }
     }
+}
 
-    /// The length of the frame at the front, as soon as it is there.
-    fn length(&self) -> Result<Option<usize>, PeerError> {
-        let Some(prefix) = self.buffer.filled().first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
-        match usize::try_from(i32::from_be_bytes(*prefix)) {
-            Ok(length) if (4..=ANSWER_BYTES_MAX).contains(&length) => Ok(Some(length)),
-            _ => Err(PeerError::Malformed("a frame of a length that cannot be")),
-        }
+/// The length of the frame at the front, as soon as it is there.
+fn length(buffer: &ReceiveBuffer) -> Result<Option<usize>, PeerError> {
+    let Some(prefix) = buffer.filled().first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
+    match usize::try_from(i32::from_be_bytes(*prefix)) {
+        Ok(length) if (4..=ANSWER_BYTES_MAX).contains(&length) => Ok(Some(length)),
+        _ => Err(PeerError::Malformed("a frame of a length that cannot be")),
     }
 }

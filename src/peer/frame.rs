@@ -37,10 +37,12 @@ pub enum PeerKey {
     Command,
     /// A request for the share coordinator, between brokers.
     ShareState,
+    /// A follower has something else to ask: its fetch under way is to wait no longer. Has no answer of its own.
+    Nudge,
 }
 
 impl PeerKey {
-    const ALL: [PeerKey; 11] = [
+    const ALL: [PeerKey; 12] = [
         PeerKey::Hello,
         PeerKey::Proof,
         PeerKey::RaftAppend,
@@ -52,6 +54,7 @@ impl PeerKey {
         PeerKey::BrokerHeartbeat,
         PeerKey::Command,
         PeerKey::ShareState,
+        PeerKey::Nudge,
     ];
 
     fn number(self) -> i16 {
@@ -67,6 +70,7 @@ impl PeerKey {
             PeerKey::BrokerHeartbeat => 63,
             PeerKey::Command => 19210,
             PeerKey::ShareState => 19220,
+            PeerKey::Nudge => 19221,
         }
     }
 

@@ -65,7 +65,7 @@ pub fn own_key(frame: &[u8]) -> Option<PeerKey> {
         return None;
     }
     let key = PeerKey::of(number)?;
-    matches!(key, PeerKey::Hello | PeerKey::Proof | PeerKey::ShareState).then_some(key)
+    matches!(key, PeerKey::Hello | PeerKey::Proof | PeerKey::ShareState | PeerKey::Nudge).then_some(key)
 }
 
 /// The whole frame of a request of kuring's own to another broker.

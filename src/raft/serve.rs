@@ -80,7 +80,8 @@ impl<F: Files> RaftCalls<F> {
             | PeerKey::BrokerRegistration
             | PeerKey::BrokerHeartbeat
             | PeerKey::Command
-            | PeerKey::ShareState => Err(PeerError::Malformed("a request that is not for the metadata log")),
+            | PeerKey::ShareState
+            | PeerKey::Nudge => Err(PeerError::Malformed("a request that is not for the metadata log")),
         }
     }
 

@@ -19,9 +19,6 @@ use crate::wire::fetch::{
 };
 use crate::wire::parts::TopicRef;
 
-/// How long the leader may wait for something to send (`replica.fetch.wait.max.ms`).
-pub const WAIT_MAX: Duration = Duration::from_millis(500);
-
 /// How long a partition is let alone after an error, unless its leader changes (`replica.fetch.backoff.ms`).
 const BACK_OFF: Duration = Duration::from_millis(1000);
 
@@ -58,6 +55,7 @@ pub struct Task {
 #[derive(Debug)]
 pub struct Fetcher {
     me: BrokerId,
+    wait_max: Duration,
     parts: BTreeMap<PartitionKey, Part>,
     session: Session,
 }
@@ -88,8 +86,9 @@ impl Session {
 }
 
 impl Fetcher {
-    pub fn new(me: BrokerId) -> Self {
-        Self { me, parts: BTreeMap::new(), session: Session::new() }
+    /// The leader may wait for something to send for `wait_max`.
+    pub fn new(me: BrokerId, wait_max: Duration) -> Self {
+        Self { me, wait_max, parts: BTreeMap::new(), session: Session::new() }
     }
 
     pub fn is_idle(&self) -> bool {
@@ -175,7 +174,7 @@ impl Fetcher {
             cluster_id: None,
             replica_id: self.me,
             replica_epoch: epoch,
-            max_wait_ms: WAIT_MAX.as_millis() as i32,
+            max_wait_ms: i32::try_from(self.wait_max.as_millis()).unwrap_or(i32::MAX),
             min_bytes: 1,
             max_bytes: RESPONSE_BYTES_MAX,
             isolation_level: IsolationLevel::ReadUncommitted,

@@ -46,7 +46,7 @@ fn answer(session: i32, partitions: Vec<FetchedSlice>) -> FetchAnswer {
 
 /// Follows partitions 0 and 1 of one topic and 0 of another, in epoch 7, each at offset 10.
 fn fetcher() -> Fetcher {
-    let mut fetcher = Fetcher::new(ME);
+    let mut fetcher = Fetcher::new(ME, Duration::from_millis(500));
     fetcher.follow([key(1, 0), key(1, 1), key(2, 0)].map(|key| (key, LeaderEpoch(7))));
     for (key, epoch) in fetcher.unplaced(at(0)) {
         assert_eq!(epoch, LeaderEpoch(7));

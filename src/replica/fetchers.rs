@@ -2,17 +2,21 @@
 //! for what they receive, which bounds it; a task that has none waits.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
+
+use futures::future::select;
 
 use super::connection::fetch;
 use super::fetcher::{Fetcher, Step, Task};
 use crate::base::clock;
 use crate::base::{BrokerEpoch, BrokerId};
 use crate::io::chunk::ChunkPool;
-use crate::io::runtime::{Queue, spawn, yield_if_needed};
+use crate::io::runtime::{Notify, Queue, spawn, yield_if_needed};
 use crate::partition::NotFollowed;
 use crate::peer::{BrokerConnection, Greetings, PeerError};
 use crate::shard::{Cut, NotAppended, PartitionKey, Received, ReplicationEnd, Shard};
@@ -35,8 +39,8 @@ pub struct Fetchers {
     shard: Rc<Shard>,
     greetings: Arc<Greetings>,
     pool: ChunkPool,
-    /// The brokers that a task fetches from.
-    sources: RefCell<BTreeSet<BrokerId>>,
+    /// The brokers that a task fetches from; each is told that something has come to follow another broker, or none.
+    sources: RefCell<BTreeMap<BrokerId, Rc<Notify>>>,
 }
 
 impl Fetchers {
@@ -51,6 +55,7 @@ impl Fetchers {
                 if fetchers.shard.is_stopping() {
                     return;
                 }
+                fetchers.sources.borrow().values().for_each(|changed| changed.notify());
             }
         })
         .detach();
@@ -58,17 +63,23 @@ impl Fetchers {
 
     fn start_missing(self: &Rc<Self>) {
         for source in self.shard.followed_brokers() {
-            if self.sources.borrow_mut().insert(source) {
-                let source = Source {
-                    fetchers: self.clone(),
-                    broker: source,
-                    fetcher: Fetcher::new(self.shard.settings().broker),
-                    changes: None,
-                    connection: None,
-                    failures: 0,
-                };
-                spawn(Queue::Serve, "fetcher", source.run()).detach();
+            if self.sources.borrow().contains_key(&source) {
+                continue;
             }
+            let changed: Rc<Notify> = Rc::default();
+            self.sources.borrow_mut().insert(source, changed.clone());
+            let wait_max =
+                self.shard.config().cluster.as_ref().map_or(Duration::ZERO, |cluster| cluster.fetch_wait_max);
+            let source = Source {
+                fetchers: self.clone(),
+                broker: source,
+                fetcher: Fetcher::new(self.shard.settings().broker, wait_max),
+                changes: 0,
+                changed,
+                connection: None,
+                failures: 0,
+            };
+            spawn(Queue::Serve, "fetcher", source.run()).detach();
         }
     }
 }
@@ -79,7 +90,8 @@ struct Source {
     broker: BrokerId,
     fetcher: Fetcher,
     /// What [`Shard::follow_changes`] was when it was last looked at.
-    changes: Option<u64>,
+    changes: u64,
+    changed: Rc<Notify>,
     connection: Option<BrokerConnection>,
     failures: u32,
 }
@@ -103,12 +115,14 @@ impl Source {
                     self.connection = None;
                     self.fetcher.disconnected();
                 }
-                // A change is seen by the next look: nothing else wakes it.
-                shard.sleep(if waits { DISK_POLL } else { IDLE_POLL }).await;
+                let pause = shard.sleep(if waits { DISK_POLL } else { IDLE_POLL });
+                select(pin!(pause), pin!(self.changed())).await;
                 continue;
             };
+            // What comes to follow the broker meanwhile is not to wait until the others have something.
+            let changed = self.changed();
             let answered = match self.connected().await {
-                Ok(connection) => fetch(connection, &request).await,
+                Ok(connection) => fetch(connection, &request, changed).await,
                 Err(error) => Err(error),
             };
             match answered {
@@ -126,10 +140,21 @@ impl Source {
 
     fn look_for_changes(&mut self) {
         let shard = &self.fetchers.shard;
-        let changes = Some(shard.follow_changes());
+        let changes = shard.follow_changes(self.broker);
         if self.changes != changes {
             self.changes = changes;
             self.fetcher.follow(shard.followers_of(self.broker));
+        }
+    }
+
+    /// Ready when something else than at the last look follows the broker.
+    fn changed(&self) -> impl Future<Output = ()> + use<> {
+        let (shard, changed) = (self.fetchers.shard.clone(), self.changed.clone());
+        let (broker, seen) = (self.broker, self.changes);
+        async move {
+            while shard.follow_changes(broker) == seen {
+                changed.notified().await;
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! Who leads and who follows, as the newest image says: each replica of the shard takes its part in one step without
 //! a file and without an await. What follows is kept by its leader, for whoever fetches from there.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -18,35 +18,54 @@ use crate::partition::Assignment;
 /// The replicas that follow other brokers, and under which leadership.
 #[derive(Default)]
 pub(super) struct Follows {
-    by_leader: RefCell<BTreeMap<BrokerId, BTreeMap<PartitionKey, LeaderEpoch>>>,
+    by_leader: RefCell<BTreeMap<BrokerId, Followed>>,
     leaders: RefCell<HashMap<PartitionKey, BrokerId, ahash::RandomState>>,
-    changes: Cell<u64>,
     changed: Notify,
+}
+
+/// What follows one broker.
+#[derive(Default)]
+struct Followed {
+    parts: BTreeMap<PartitionKey, LeaderEpoch>,
+    changes: u64,
 }
 
 impl Follows {
     fn follow(&self, key: PartitionKey, leader: BrokerId, epoch: LeaderEpoch) {
         let before = self.leaders.borrow_mut().insert(key, leader);
-        let mut by_leader = self.by_leader.borrow_mut();
-        if let Some(parts) = before.filter(|before| *before != leader).and_then(|id| by_leader.get_mut(&id)) {
-            parts.remove(&key);
+        if let Some(before) = before.filter(|before| *before != leader) {
+            self.leave(key, before);
         }
-        if by_leader.entry(leader).or_default().insert(key, epoch) != Some(epoch) || before != Some(leader) {
-            self.note_change();
+        let mut by_leader = self.by_leader.borrow_mut();
+        let followed = by_leader.entry(leader).or_default();
+        if followed.parts.insert(key, epoch) != Some(epoch) {
+            followed.changes += 1;
+            self.changed.notify();
         }
     }
 
     fn unfollow(&self, key: PartitionKey) {
-        let Some(leader) = self.leaders.borrow_mut().remove(&key) else { return };
-        if let Some(parts) = self.by_leader.borrow_mut().get_mut(&leader) {
-            parts.remove(&key);
+        if let Some(leader) = self.leaders.borrow_mut().remove(&key) {
+            self.leave(key, leader);
         }
-        self.note_change();
     }
 
-    fn note_change(&self) {
-        self.changes.set(self.changes.get() + 1);
-        self.changed.notify();
+    fn leave(&self, key: PartitionKey, leader: BrokerId) {
+        if let Some(followed) = self.by_leader.borrow_mut().get_mut(&leader) {
+            followed.parts.remove(&key);
+            followed.changes += 1;
+            self.changed.notify();
+        }
+    }
+
+    fn of(&self, leader: BrokerId) -> Vec<(PartitionKey, LeaderEpoch)> {
+        let by_leader = self.by_leader.borrow();
+        let parts = by_leader.get(&leader).into_iter().flat_map(|followed| &followed.parts);
+        parts.map(|(key, epoch)| (*key, *epoch)).collect()
+    }
+
+    fn changes(&self, leader: BrokerId) -> u64 {
+        self.by_leader.borrow().get(&leader).map_or(0, |followed| followed.changes)
     }
 }
 
@@ -58,13 +77,12 @@ impl Shard {
 
     /// What follows `leader`, and in which of its leaderships.
     pub fn followers_of(&self, leader: BrokerId) -> Vec<(PartitionKey, LeaderEpoch)> {
-        let by_leader = self.follows.by_leader.borrow();
-        by_leader.get(&leader).into_iter().flatten().map(|(key, epoch)| (*key, *epoch)).collect()
+        self.follows.of(leader)
     }
 
-    /// Grows when some replica follows another broker, another leadership, or none any more.
-    pub fn follow_changes(&self) -> u64 {
-        self.follows.changes.get()
+    /// Grows when something begins or ceases to follow `leader`, or follows another leadership of it.
+    pub fn follow_changes(&self, leader: BrokerId) -> u64 {
+        self.follows.changes(leader)
     }
 
     /// Told of each such change; one task may wait for it.
@@ -132,5 +150,34 @@ impl Shard {
         } else if assigned.high_watermark_moved {
             self.wake_fetches(key);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::{PartitionIndex, TopicId};
+
+    #[test]
+    fn a_change_is_one_of_the_brokers_that_it_concerns() {
+        let key =
+            |index| PartitionKey { topic: TopicId(uuid::Uuid::nil()), partition: PartitionIndex(index) };
+        let (one, two) = (BrokerId(1), BrokerId(2));
+        let follows = Follows::default();
+        let changes = || (follows.changes(one), follows.changes(two));
+        follows.follow(key(0), one, LeaderEpoch(1));
+        follows.follow(key(1), one, LeaderEpoch(1));
+        assert_eq!(changes(), (2, 0));
+        follows.follow(key(0), one, LeaderEpoch(1));
+        assert_eq!(changes(), (2, 0), "that was known");
+        follows.follow(key(0), one, LeaderEpoch(2));
+        assert_eq!(changes(), (3, 0));
+        follows.follow(key(0), two, LeaderEpoch(3));
+        assert_eq!(changes(), (4, 1));
+        assert_eq!(follows.of(one), [(key(1), LeaderEpoch(1))]);
+        assert_eq!(follows.of(two), [(key(0), LeaderEpoch(3))]);
+        follows.unfollow(key(0));
+        follows.unfollow(key(0));
+        assert_eq!((changes(), follows.of(two)), ((4, 2), vec![]));
     }
 }

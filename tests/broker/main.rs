@@ -8,6 +8,7 @@ mod cluster;
 mod cluster_coordinators;
 mod cluster_directories;
 mod cluster_elections;
+mod cluster_fetchers;
 mod cluster_racks;
 mod cluster_replication;
 mod cluster_throttles;

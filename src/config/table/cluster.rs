@@ -82,6 +82,15 @@ pub(super) static CLUSTER: &[Definition] = &[
     )
     .internal(),
     p(
+        "replica.fetch.wait.max.ms",
+        Int,
+        Some("500"),
+        Any,
+        High,
+        "How long a leader waits for something to send to a follower; at most replica.lag.time.max.ms.",
+    )
+    .internal(),
+    p(
         "auto.leader.rebalance.enable",
         Boolean,
         Some("true"),

@@ -10,6 +10,9 @@ use crate::peer::Ends;
 impl Connection {
     /// Answers a frame of kuring's own; false where there are none: then it is one of an API that there is not.
     pub(super) async fn hear(&mut self, frame: &Bytes) -> Result<bool, End> {
+        if self.client.is_nudge(frame) {
+            return Ok(true);
+        }
         if self.client.is_asked_by_broker(frame) {
             self.settle_all().await?;
             let answer = self.client.answer_broker(frame).await?;

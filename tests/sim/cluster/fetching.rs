@@ -1,6 +1,7 @@
 //! Records on their way: what a broker serves to followers, consumers and producers, and what it fetches itself.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use kuring::base::{BrokerEpoch, BrokerId, LeaderEpoch};
 use kuring::partition::{Acks, Cut, FollowerFetch, IsrProposal, NotFollowed, QueuedAppend, Waterline};
@@ -201,7 +202,8 @@ impl Broker {
         let leaders = self.replicas.values().filter_map(|replica| replica.follows);
         for leader in leaders.map(|(leader, _)| leader).collect::<BTreeSet<_>>() {
             let me = self.id;
-            let source = || Source { fetcher: Fetcher::new(me), attempt: Attempt(0), until: 0, pause: 0 };
+            let fetcher = || Fetcher::new(me, Duration::from_micros(WAIT_US));
+            let source = || Source { fetcher: fetcher(), attempt: Attempt(0), until: 0, pause: 0 };
             self.sources.entry(leader).or_insert_with(source);
         }
         for leader in self.sources.keys().copied().collect::<Vec<_>>() {
