@@ -8,6 +8,7 @@
 pub mod alter_replica_log_dirs;
 mod answer_room;
 pub mod api_versions;
+pub mod assign_replicas;
 mod batches;
 pub mod broker_heartbeat;
 pub mod broker_registration;

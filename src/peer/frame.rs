@@ -33,6 +33,8 @@ pub enum PeerKey {
     BrokerRegistration,
     /// The same.
     BrokerHeartbeat,
+    /// The same.
+    AssignReplicasToDirs,
     /// A command for the controller.
     Command,
     /// A request for the share coordinator, between brokers.
@@ -42,7 +44,7 @@ pub enum PeerKey {
 }
 
 impl PeerKey {
-    const ALL: [PeerKey; 12] = [
+    const ALL: [PeerKey; 13] = [
         PeerKey::Hello,
         PeerKey::Proof,
         PeerKey::RaftAppend,
@@ -52,6 +54,7 @@ impl PeerKey {
         PeerKey::RaftTransfer,
         PeerKey::BrokerRegistration,
         PeerKey::BrokerHeartbeat,
+        PeerKey::AssignReplicasToDirs,
         PeerKey::Command,
         PeerKey::ShareState,
         PeerKey::Nudge,
@@ -68,6 +71,7 @@ impl PeerKey {
             PeerKey::RaftTransfer => 19206,
             PeerKey::BrokerRegistration => 62,
             PeerKey::BrokerHeartbeat => 63,
+            PeerKey::AssignReplicasToDirs => 73,
             PeerKey::Command => 19210,
             PeerKey::ShareState => 19220,
             PeerKey::Nudge => 19221,
@@ -78,6 +82,7 @@ impl PeerKey {
     pub fn version(self) -> i16 {
         match self {
             PeerKey::BrokerRegistration => 4,
+            PeerKey::AssignReplicasToDirs => 0,
             _ => 1,
         }
     }

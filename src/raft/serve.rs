@@ -79,6 +79,7 @@ impl<F: Files> RaftCalls<F> {
             | PeerKey::Proof
             | PeerKey::BrokerRegistration
             | PeerKey::BrokerHeartbeat
+            | PeerKey::AssignReplicasToDirs
             | PeerKey::Command
             | PeerKey::ShareState
             | PeerKey::Nudge => Err(PeerError::Malformed("a request that is not for the metadata log")),

@@ -17,7 +17,7 @@ use super::heartbeats::Heartbeats;
 use super::import;
 use super::publish::Publisher;
 use super::road::Road;
-use crate::api::{broker_heartbeat, broker_registration};
+use crate::api::{assign_replicas, broker_heartbeat, broker_registration};
 use crate::base::{BrokerEpoch, BrokerId, clock};
 use crate::config::{BrokerConfig, ClusterConfig, PeerSecurity};
 use crate::io::Files;
@@ -309,6 +309,13 @@ impl Controllers {
                     .map_err(|_| PeerError::Malformed("a heartbeat that does not decode"))?;
                 let result = self.submit(from, Command::Heartbeat(beat)).await;
                 broker_heartbeat::answer(&result.map(Response::broker_state))
+                    .map_err(|_| PeerError::Malformed("an answer that cannot be said"))
+            }
+            PeerKey::AssignReplicasToDirs => {
+                let assignment = assign_replicas::read_request(&request.body)
+                    .map_err(|_| PeerError::Malformed("directories of replicas that do not decode"))?;
+                let result = self.submit(from, Command::AssignDirectories(assignment.clone())).await;
+                assign_replicas::answer(&assignment, &result.map(Response::directories_assigned))
                     .map_err(|_| PeerError::Malformed("an answer that cannot be said"))
             }
             PeerKey::Command => {

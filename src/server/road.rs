@@ -6,8 +6,10 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use super::control::submit_here;
-use crate::api::{broker_heartbeat, broker_registration};
+use crate::api::{assign_replicas, broker_heartbeat, broker_registration};
 use crate::base::clock;
 use crate::base::{BrokerEpoch, BrokerId};
 use crate::io::runtime::sleep;
@@ -80,7 +82,7 @@ impl Road {
 
     /// Has the controller carry out a command. Once it is answered this node has an image with what it did.
     pub(super) async fn submit(&self, command: Command) -> Result<Response, Refusal> {
-        let Some(body) = encode_command(&command) else {
+        let Some((key, body)) = written(&command) else {
             return submit_here(&self.shard, &self.quorum, command).await;
         };
         let until = clock::monotonic().plus(self.search_time);
@@ -90,7 +92,7 @@ impl Road {
                     Err(refusal) if refusal.code == ErrorCode::NotController => refusal,
                     result => return result,
                 },
-                Place::There(controller) => match self.forward(controller, &body).await {
+                Place::There(controller) => match self.forward(controller, key, &body).await {
                     Err(NotTaken(refusal)) => refusal,
                     Ok(Err(refusal)) if refusal.code == ErrorCode::NotController => refusal,
                     Ok(result) => return result,
@@ -109,6 +111,7 @@ impl Road {
     async fn forward(
         &self,
         controller: BrokerId,
+        key: PeerKey,
         body: &[u8],
     ) -> Result<Result<Response, Refusal>, NotTaken> {
         if body.len() > FRAME_BYTES_MAX - FRAME_REST_BYTES {
@@ -116,7 +119,7 @@ impl Road {
             return Ok(Err(Refusal::new(ErrorCode::PolicyViolation, text)));
         }
         let link = self.links.link(controller, Lane::Forward);
-        let answer = match link.call_once(PeerKey::Command, body, COMMAND_CALL_MAX).await {
+        let answer = match link.call_once(key, body, COMMAND_CALL_MAX).await {
             Ok(answer) => answer,
             Err(Failed { error, was_sent: true }) => {
                 let text = format!(
@@ -129,7 +132,11 @@ impl Road {
                 return Err(NotTaken(Refusal::new(ErrorCode::NotController, text)));
             }
         };
-        let Ok((version, result)) = decode_result(&answer) else {
+        let read = match key {
+            PeerKey::AssignReplicasToDirs => read_assigned(&answer),
+            _ => decode_result(&answer).ok(),
+        };
+        let Some((version, result)) = read else {
             let text = format!("The answer of controller {controller} does not decode.");
             return Ok(Err(Refusal::new(ErrorCode::UnknownServerError, text)));
         };
@@ -191,6 +198,25 @@ impl Road {
         broker_heartbeat::read_answer(&answer)
             .map_err(|_| PeerError::Malformed("an answer to a heartbeat that does not decode"))
     }
+}
+
+/// How a command is said to a controller that is not here; `None`: it is not.
+fn written(command: &Command) -> Option<(PeerKey, Vec<u8>)> {
+    match command {
+        Command::AssignDirectories(assignment) => {
+            let body = assign_replicas::request(assignment).ok()?;
+            Some((PeerKey::AssignReplicasToDirs, body))
+        }
+        command => Some((PeerKey::Command, encode_command(command)?)),
+    }
+}
+
+/// Kafka's answer tells no version: nothing is waited for.
+fn read_assigned(answer: &Bytes) -> Option<(u64, Result<Response, Refusal>)> {
+    let result = assign_replicas::read_answer(answer).ok()?;
+    let refused =
+        |code| Refusal::new(code, "The controller has not taken in which directories replicas are.");
+    Some((0, result.map(Response::DirectoriesAssigned).map_err(refused)))
 }
 
 /// The controller has surely not carried it out.
