@@ -1,9 +1,11 @@
-//! Connections that bring nothing but heartbeats of a group's member. Thousands of them, each a heartbeat every few
-//! seconds, would wake their shard for each; where there are many they are looked at together
-//! ([`crate::io::net::Gathering`]), every few milliseconds, which is nothing to a heartbeat. Any other request ends that
-//! at once. They also ask to live on the coordinator's shard: then a heartbeat crosses none, and one to whose member
-//! nothing is new is answered in the look that found it ([`Resting`]): the connection's task sleeps on, and nearly all that
-//! the processor would have to fetch of it from memory is left alone.
+//! Connections whose requests the coordinator alone serves, and among them those that bring nothing but heartbeats.
+//!
+//! All of them ask to live on the coordinator's shard: there each request crosses a shard less. Thousands of members, each
+//! with a heartbeat every few seconds, would wake their shard for each; where there are many their connections are looked at
+//! together ([`crate::io::net::Gathering`]), every few milliseconds, which is nothing to a heartbeat. Any other request ends
+//! that at once. On the coordinator's shard a heartbeat to whose member nothing is new is answered in the look that found it
+//! ([`Resting`]): the connection's task sleeps on, and nearly all that the processor would have to fetch of it from memory is
+//! left alone.
 //!
 //! One [`BeatingConnections`] per shard.
 
@@ -28,6 +30,10 @@ use crate::wire::header::{self, Request};
 
 /// So many heartbeats in a row, and nothing else, make a connection one of these.
 const BEATS_MIN: u32 = 2;
+/// So many requests in a row that only the coordinator serves, and the connection asks to live there.
+const OF_COORDINATOR_MIN: u32 = 64;
+/// What a connection with other requests than heartbeats costs, in percent of a core, about: a few hundred requests a second.
+const COST_PERCENT: u32 = 1;
 /// Heartbeats that come sooner after each other are part of a rebalance, where each waits for the one before.
 const GAP_MIN: Duration = Duration::from_millis(200);
 /// Fewer on a shard do not cost it what looking at them costs.
@@ -49,7 +55,10 @@ pub(super) struct Beats {
     of_shard: Rc<BeatingConnections>,
     run: Run,
     counted: Option<Counted>,
-    asks: bool,
+    /// Requests in a row that only the coordinator serves.
+    of_coordinator: u32,
+    /// What the connection costs that asks to move, in percent of a core.
+    asks: Option<u32>,
 }
 
 /// Heartbeats in a row, which go on when the connection goes over to another shard.
@@ -119,7 +128,7 @@ async fn look_at_all(gathering: &Gathering) -> io::Result<usize> {
 
 impl Beats {
     pub fn new(of_shard: Rc<BeatingConnections>, run: Run) -> Self {
-        Self { of_shard, run, counted: None, asks: false }
+        Self { of_shard, run, counted: None, of_coordinator: 0, asks: None }
     }
 
     pub fn run(&self) -> Run {
@@ -135,12 +144,20 @@ impl Beats {
             _ => u32::from(is_beat),
         };
         self.run = Run { count, last: is_beat.then_some(now) };
+        let is_of_coordinator = is_beat || is_of_coordinator(key);
+        self.of_coordinator = if is_of_coordinator { self.of_coordinator.saturating_add(1) } else { 0 };
+        // A shard that was not asked lately says no the first time.
+        let beats_ask = count >= BEATS_MIN && (count <= BEATS_MIN + 1 || count.is_power_of_two());
+        let requests_ask = self.of_coordinator >= OF_COORDINATOR_MIN && self.of_coordinator.is_power_of_two();
+        self.asks = match (beats_ask, requests_ask) {
+            (true, _) => Some(0),
+            (false, true) => Some(COST_PERCENT),
+            (false, false) => None,
+        };
         if count < BEATS_MIN {
-            (self.counted, self.asks) = (None, false);
+            self.counted = None;
             return;
         }
-        // A shard that was not asked lately says no the first time.
-        self.asks = count <= BEATS_MIN + 1 || count.is_power_of_two();
         if self.counted.is_none() {
             self.of_shard.count.set(self.of_shard.count.get() + 1);
             self.counted = Some(Counted(self.of_shard.clone()));
@@ -158,10 +175,16 @@ impl Beats {
         self.of_shard.gathering.as_ref().filter(|_| are_many && self.are_all())
     }
 
-    /// Whether it is time to ask for a move to the coordinator's shard.
-    pub fn take_question(&mut self) -> bool {
-        std::mem::take(&mut self.asks)
+    /// What the connection costs, in percent of a core, if it is time to ask for a move to the coordinator's shard.
+    pub fn take_question(&mut self) -> Option<u32> {
+        self.asks.take()
     }
+}
+
+/// Whether requests of the kind go to the coordinator and nowhere else; heartbeats are told apart before.
+fn is_of_coordinator(key: ApiKey) -> bool {
+    use ApiKey::{JoinGroup, LeaveGroup, OffsetCommit, OffsetFetch, SyncGroup};
+    matches!(key, OffsetCommit | OffsetFetch | JoinGroup | SyncGroup | LeaveGroup)
 }
 
 /// Serves a member's heartbeats while its connection rests. What it does not answer the connection's task does.
@@ -306,11 +329,31 @@ mod tests {
         let mut asked = Vec::new();
         for beat in 1..=20 {
             beats.note(ApiKey::Heartbeat, at(beat * 3000));
-            if beats.take_question() {
+            if let Some(cost) = beats.take_question() {
+                assert_eq!(cost, 0);
                 asked.push(beat);
             }
-            assert!(!beats.take_question(), "once for each");
+            assert_eq!(beats.take_question(), None, "once for each");
         }
         assert_eq!(asked, [2, 3, 4, 8, 16]);
+    }
+
+    #[test]
+    fn who_only_commits_asks_for_a_move_and_who_also_fetches_does_not() {
+        let (_, mut beats) = beats();
+        let mut asked = Vec::new();
+        for number in 1..=300 {
+            beats.note(ApiKey::OffsetCommit, at(number * 3));
+            if let Some(cost) = beats.take_question() {
+                assert_eq!(cost, COST_PERCENT);
+                asked.push(number);
+            }
+        }
+        assert_eq!(asked, [64, 128, 256]);
+        for number in 0..1000 {
+            let key = if number % 60 == 0 { ApiKey::Fetch } else { ApiKey::OffsetCommit };
+            beats.note(key, at(1000 + number));
+            assert_eq!(beats.take_question(), None);
+        }
     }
 }

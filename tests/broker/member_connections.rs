@@ -1,12 +1,12 @@
-//! Connections that bring nothing but heartbeats of group members: where there are many they go over to the
-//! coordinator's shard and are looked at together, and nothing else changes for them.
+//! Connections that bring nothing but heartbeats of group members, or other requests to their coordinator: they go over to its
+//! shard, those of many members are looked at together, and nothing else changes for them.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use bytes::{BufMut as _, BytesMut};
 use kafka_protocol::messages::{
-    ApiVersionsRequest, GroupId, HeartbeatRequest, JoinGroupRequest, RequestHeader,
+    ApiVersionsRequest, GroupId, HeartbeatRequest, JoinGroupRequest, OffsetCommitRequest, RequestHeader,
 };
 use kafka_protocol::protocol::{Encodable as _, StrBytes};
 
@@ -86,6 +86,30 @@ fn connections_of_many_members_are_looked_at_together_on_the_coordinators_shard(
     assert!(matches!(members[0].answer(PATIENCE), Answer::Closed), "it was silent for longer than 6 s");
     for member in &mut members[1..] {
         assert!(matches!(member.answer(PATIENCE), Answer::Closed));
+    }
+}
+
+#[test]
+fn connections_of_those_who_only_commit_come_to_live_where_the_coordinator_is() {
+    if Broker::is_kafka() {
+        return;
+    }
+    let broker = Broker::with(2, &[]);
+    drop(coordinator(&broker, "g"));
+    let mut members: Vec<Raw> = (0..6).map(|_| Raw::connect(&broker)).collect();
+    let commit = OffsetCommitRequest::default()
+        .with_group_id(GroupId(StrBytes::from_static_str("g")))
+        .with_generation_id_or_member_epoch(-1);
+    let before = metric(&broker, "kuring_connections_moved_total");
+    eventually("half of them have moved", || {
+        for member in &mut members {
+            (0..100).for_each(|_| assert!(member.call(8, &commit).topics.is_empty()));
+        }
+        sleep(INTERVAL);
+        (metric(&broker, "kuring_connections_moved_total") >= before + 3).then_some(())
+    });
+    for member in &mut members {
+        assert!(member.call(8, &commit).topics.is_empty());
     }
 }
 

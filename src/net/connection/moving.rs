@@ -26,12 +26,10 @@ impl Connection {
 
     /// Once in a while: whether the connection had better live on another shard, which then is asked.
     pub(super) fn look_where_it_leans(&mut self) {
-        let asks = self.beats.take_question() && self.shard.config().connection_moves;
+        let asks = self.beats.take_question().filter(|_| self.shard.config().connection_moves);
         let may_move = self.client.leaning.borrow().may_move();
-        if asks && may_move && self.shard.id() != ShardId::CONTROL {
-            // A heartbeat now and then costs nothing that could be told in percent.
-            return self
-                .ask_to_move(MoveQuestion { to: Destination::Owner(ShardId::CONTROL), cost_percent: 0 });
+        if let Some(cost_percent) = asks.filter(|_| may_move && self.shard.id() != ShardId::CONTROL) {
+            return self.ask_to_move(MoveQuestion { to: Destination::Owner(ShardId::CONTROL), cost_percent });
         }
         let mut leaning = self.client.leaning.borrow_mut();
         if !leaning.is_due() {
