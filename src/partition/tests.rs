@@ -303,7 +303,6 @@ fn a_new_leader_knows_the_end_once_all_it_has_is_committed() {
     assert!(!partition.lags_behind_leadership(), "it leads no more");
 }
 
-/// The log of a leader that has these batches.
 /// Others may have led between two images: the coordinator reads the log anew, and what it then does not know of must
 /// not come after that.
 #[test]
