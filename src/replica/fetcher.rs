@@ -174,7 +174,7 @@ impl Fetcher {
             cluster_id: None,
             replica_id: self.me,
             replica_epoch: epoch,
-            max_wait_ms: i32::try_from(self.wait_max.as_millis()).unwrap_or(i32::MAX),
+            max_wait_ms: i32::try_from(self.wait(now).as_millis()).unwrap_or(i32::MAX),
             min_bytes: 1,
             max_bytes: RESPONSE_BYTES_MAX,
             isolation_level: IsolationLevel::ReadUncommitted,
@@ -187,6 +187,12 @@ impl Fetcher {
                 .collect(),
             rack_id: StrBytes::new(),
         })
+    }
+
+    /// How long the leader may wait: a partition that is let alone for a while is asked for as soon as that is over.
+    fn wait(&self, now: Monotonic) -> Duration {
+        let pauses = self.parts.values().filter_map(|part| part.pause).filter(|until| *until > now);
+        pauses.min().map_or(self.wait_max, |until| self.wait_max.min(until.since(now)))
     }
 
     /// Takes the answer to the last request: what is to be done, one partition after the other.

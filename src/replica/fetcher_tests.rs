@@ -158,6 +158,17 @@ fn a_partition_with_an_error_is_let_alone_until_its_leader_changes_or_a_while_ha
 }
 
 #[test]
+fn the_leader_waits_no_longer_than_a_partition_is_let_alone() {
+    let mut fetcher = fetcher();
+    let wait = |fetcher: &mut Fetcher, ms| fetcher.request(EPOCH, at(ms), free).unwrap().max_wait_ms;
+    assert_eq!(wait(&mut fetcher, 0), 500);
+    fetcher.pause(key(1, 1), at(0));
+    assert_eq!(wait(&mut fetcher, 100), 500);
+    assert_eq!(wait(&mut fetcher, 800), 200);
+    assert_eq!(wait(&mut fetcher, 1000), 500, "nobody knows yet where it stands");
+}
+
+#[test]
 fn a_log_that_parts_from_the_leaders_is_cut_and_one_before_it_begins_anew() {
     let mut fetcher = fetcher();
     fetcher.request(EPOCH, at(0), free).unwrap();
