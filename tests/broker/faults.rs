@@ -368,6 +368,11 @@ fn a_directory_that_fails_takes_only_its_partitions_with_it() {
     });
 
     for &partition in &on_small {
+        // The line is written before the other shards have heard of it.
+        eventually("the partition's shard has left the directory", || {
+            (list_code(&mut Raw::connect(&broker), "spread", partition, -1) == KAFKA_STORAGE_ERROR)
+                .then_some(())
+        });
         assert_storage_errors(&broker, "spread", partition);
     }
     for &partition in &alive {
@@ -637,6 +642,16 @@ fn produce_code_to(broker: &Broker, topic: &str, partition: i32) -> i16 {
     Raw::connect(broker).produce(topic, partition, -1, Batch::now(&["probe"]).encode()).error_code
 }
 
+fn list_code(raw: &mut Raw, topic: &str, partition: i32, timestamp: i64) -> i16 {
+    let partition = ListOffsetsPartition::default()
+        .with_partition_index(partition)
+        .with_current_leader_epoch(-1)
+        .with_timestamp(timestamp);
+    let topic = ListOffsetsTopic::default().with_name(name(topic)).with_partitions(vec![partition]);
+    let list = ListOffsetsRequest::default().with_replica_id((-1).into()).with_topics(vec![topic]);
+    raw.call(7, &list).topics[0].partitions[0].error_code
+}
+
 /// Whatever is asked of the partition, it is answered with KAFKA_STORAGE_ERROR.
 #[track_caller]
 fn assert_storage_errors(broker: &Broker, topic: &str, partition: i32) {
@@ -652,16 +667,7 @@ fn assert_storage_errors(broker: &Broker, topic: &str, partition: i32) {
                 .with_leader_epoch(0),
         ])];
     let epochs = OffsetForLeaderEpochRequest::default().with_replica_id((-1).into()).with_topics(topics);
-    let list = |timestamp: i64| {
-        let partition = ListOffsetsPartition::default()
-            .with_partition_index(partition)
-            .with_current_leader_epoch(-1)
-            .with_timestamp(timestamp);
-        let topic = ListOffsetsTopic::default().with_name(name(topic)).with_partitions(vec![partition]);
-        ListOffsetsRequest::default().with_replica_id((-1).into()).with_topics(vec![topic])
-    };
-    let mut listed = |timestamp| raw.call(7, &list(timestamp)).topics[0].partitions[0].error_code;
-    let listed = [-1, -2, -3, 0].map(&mut listed);
+    let listed = [-1, -2, -3, 0].map(|timestamp| list_code(&mut raw, topic, partition, timestamp));
     let codes = [
         ("Produce", produce_code_to(broker, topic, partition)),
         ("Fetch", raw.call(FETCH, &fetch(topic, &[(partition, 0)])).responses[0].partitions[0].error_code),
