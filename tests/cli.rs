@@ -24,12 +24,20 @@ fn free_address() -> String {
 
 #[test]
 fn every_command_answers_help_with_examples_and_wrong_usage_with_2() {
-    let commands: [&[&str]; 13] = [
+    let commands: [&[&str]; 21] = [
         &["topic", "create"],
         &["topic", "list"],
         &["topic", "describe"],
         &["topic", "alter"],
         &["topic", "delete"],
+        &["cluster", "status"],
+        &["cluster", "brokers"],
+        &["cluster", "quorum"],
+        &["partition", "elect"],
+        &["partition", "reassign", "plan"],
+        &["partition", "reassign", "execute"],
+        &["partition", "reassign", "verify"],
+        &["partition", "reassign", "cancel"],
         &["produce"],
         &["consume"],
         &["dump-log"],

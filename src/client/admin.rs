@@ -56,7 +56,7 @@ pub struct FoundOffset {
     pub epoch: LeaderEpoch,
 }
 
-const TOPIC_RESOURCE: i8 = 2;
+pub(super) const TOPIC_RESOURCE: i8 = 2;
 const SOURCE_TOPIC: i8 = 1;
 const OPERATION_SET: i8 = 0;
 const OPERATION_DELETE: i8 = 1;
@@ -150,6 +150,19 @@ impl Cluster {
         set: &[(String, String)],
         unset: &[String],
     ) -> Result<()> {
+        let what = format!("alter the settings of topic {name}");
+        self.alter_configs(&Target::Controller, (TOPIC_RESOURCE, name), set, unset, &what)
+    }
+
+    /// Of a resource of some type; `what` is told when it fails.
+    pub(super) fn alter_configs(
+        &mut self,
+        target: &Target,
+        (resource_type, name): (i8, &str),
+        set: &[(String, String)],
+        unset: &[String],
+        what: &str,
+    ) -> Result<()> {
         let set = set.iter().map(|(name, value)| (OPERATION_SET, name, Some(text(value))));
         let unset = unset.iter().map(|name| (OPERATION_DELETE, name, None));
         let configs = set
@@ -162,15 +175,14 @@ impl Cluster {
             })
             .collect();
         let resource = AlterConfigsResource::default()
-            .with_resource_type(TOPIC_RESOURCE)
+            .with_resource_type(resource_type)
             .with_resource_name(text(name))
             .with_configs(configs);
-        let response = self.call_controller(|_| {
+        let response = self.call(target, |_| {
             IncrementalAlterConfigsRequest::default().with_resources(vec![resource.clone()])
         })?;
-        let what = format!("alter the settings of topic {name}");
-        let result = response.responses.first().ok_or_else(|| left_out(&what))?;
-        check(&what, result.error_code, result.error_message.as_ref())
+        let result = response.responses.first().ok_or_else(|| left_out(what))?;
+        check(what, result.error_code, result.error_message.as_ref())
     }
 
     /// Metadata as the broker gives it: of all topics, or of those named. Creates none.
@@ -237,7 +249,7 @@ impl Cluster {
         self.call(&Target::Controller, build)
     }
 
-    fn admin_timeout_ms(&self) -> i32 {
+    pub(super) fn admin_timeout_ms(&self) -> i32 {
         let timeout = self.config().network.request_timeout.min(self.config().call_timeout);
         i32::try_from(timeout.as_millis()).unwrap_or(i32::MAX)
     }
@@ -266,17 +278,17 @@ fn list_offsets_request(partitions: &[TopicPartition], at: OffsetAt) -> ListOffs
     ListOffsetsRequest::default().with_replica_id((-1).into()).with_topics(topics)
 }
 
-fn check(what: &str, code: i16, message: Option<&StrBytes>) -> Result<()> {
+pub(super) fn check(what: &str, code: i16, message: Option<&StrBytes>) -> Result<()> {
     match ErrorCode::try_from_code(code) {
         None => Ok(()),
         Some(code) => Err(ClientError::broker(what, code, message.map(|text| text.as_str()))),
     }
 }
 
-fn left_out(what: &str) -> ClientError {
+pub(super) fn left_out(what: &str) -> ClientError {
     ClientError::Malformed { what: what.into(), reason: "it names no result".into() }
 }
 
-fn text(text: &str) -> StrBytes {
+pub(super) fn text(text: &str) -> StrBytes {
     StrBytes::from_string(text.to_owned())
 }

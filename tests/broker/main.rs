@@ -5,6 +5,7 @@ mod admin;
 mod bad_input;
 mod checkpoints;
 mod cluster;
+mod cluster_commands;
 mod cluster_coordinators;
 mod cluster_directories;
 mod cluster_elections;
