@@ -115,6 +115,7 @@ pub fn decode(api: &Api, version: i16, body: &Bytes) {
         ApiKey::DescribeClientQuotas => guarded!(messages::DescribeClientQuotasRequest),
         ApiKey::AlterClientQuotas => guarded!(messages::AlterClientQuotasRequest),
         ApiKey::DescribeUserScramCredentials => guarded!(messages::DescribeUserScramCredentialsRequest),
+        ApiKey::DescribeQuorum => guarded!(messages::DescribeQuorumRequest),
         ApiKey::UpdateFeatures => guarded!(messages::UpdateFeaturesRequest),
         ApiKey::DescribeTransactions => guarded!(messages::DescribeTransactionsRequest),
         ApiKey::ListTransactions => guarded!(messages::ListTransactionsRequest),

@@ -8,7 +8,7 @@ use kafka_protocol::messages::{
     CreatePartitionsResponse, CreateTopicsResponse, DeleteGroupsResponse, DeleteRecordsResponse,
     DeleteShareGroupOffsetsResponse, DeleteTopicsResponse, DescribeClientQuotasResponse,
     DescribeClusterResponse, DescribeConfigsResponse, DescribeGroupsResponse, DescribeLogDirsResponse,
-    DescribeProducersResponse, DescribeTopicPartitionsResponse, DescribeTransactionsResponse,
+    DescribeProducersResponse, DescribeQuorumResponse, DescribeTopicPartitionsResponse, DescribeTransactionsResponse,
     DescribeUserScramCredentialsResponse, ElectLeadersResponse, EndTxnResponse, FindCoordinatorResponse,
     HeartbeatResponse, IncrementalAlterConfigsResponse, InitProducerIdResponse, JoinGroupResponse,
     LeaveGroupResponse, ListConfigResourcesResponse, ListGroupsResponse, ListOffsetsResponse,
@@ -110,15 +110,24 @@ error_codes! {
     UpdateFeaturesResponse: [error_code] [results.error_code];
 }
 
-/// Of brokers.
-impl ErrorCodes for WriteTxnMarkersResponse {
-    const IS_EXEMPT: bool = true;
+/// What brokers ask of each other, and what the quorum answers for its own members first of all.
+macro_rules! exempt_error_codes {
+    ($($response:ty: $([$($path:tt)+])+;)+) => {
+        $(impl ErrorCodes for $response {
+            const IS_EXEMPT: bool = true;
 
-    fn each_error(&self, tell: &mut impl FnMut(i16)) {
-        follow!(tell, self, markers.topics.partitions.error_code);
-    }
+            fn each_error(&self, tell: &mut impl FnMut(i16)) {
+                $(follow!(tell, self, $($path)+);)+
+            }
 
-    fn set_throttle_ms(&mut self, _: i32) {}
+            fn set_throttle_ms(&mut self, _: i32) {}
+        })+
+    };
+}
+
+exempt_error_codes! {
+    DescribeQuorumResponse: [error_code] [topics.partitions.error_code];
+    WriteTxnMarkersResponse: [markers.topics.partitions.error_code];
 }
 
 #[cfg(test)]

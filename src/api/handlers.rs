@@ -13,7 +13,7 @@ use super::errors::ErrorCodes;
 use super::{
     Client, Outcome, alter_replica_log_dirs, answer, api_versions, client_quotas, configs, create_partitions,
     create_topics, delete_records, delete_topics, describe_cluster, describe_log_dirs, describe_producers,
-    describe_topic_partitions, elect_leaders, fetch, find_coordinator, groups, init_producer_id,
+    describe_quorum, describe_topic_partitions, elect_leaders, fetch, find_coordinator, groups, init_producer_id,
     list_offsets, malformed, metadata, offset_for_leader_epoch, offsets, produce, reassignments,
     scram_credentials, share_fetch, share_groups, transactions, txn_offset_commit, unregister_broker,
     update_features, write_txn_markers,
@@ -105,6 +105,11 @@ pub(super) fn handler(key: ApiKey) -> Option<Handler> {
         },
         ApiKey::TxnOffsetCommit => |client, header, body| {
             Box::pin(async move { txn_offset_commit::handle(client, header, &body).await })
+        },
+        ApiKey::DescribeQuorum => |client, header, body| {
+            typed(client, header, body, move |request| {
+                describe_quorum::handle(client, header.version, request)
+            })
         },
         ApiKey::UpdateFeatures => |client, header, body| {
             typed(client, header, body, move |request| {

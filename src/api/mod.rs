@@ -26,6 +26,7 @@ pub mod delete_topics;
 pub mod describe_cluster;
 pub mod describe_log_dirs;
 pub mod describe_producers;
+pub mod describe_quorum;
 pub mod describe_topic_partitions;
 pub mod elect_leaders;
 mod elsewhere;

@@ -37,6 +37,8 @@ pub enum PeerKey {
     AssignReplicasToDirs,
     /// A command for the controller.
     Command,
+    /// What the leader of the metadata log tells of its voters.
+    DescribeQuorum,
     /// A request for the share coordinator, between brokers.
     ShareState,
     /// A follower has something else to ask: its fetch under way is to wait no longer. Has no answer of its own.
@@ -44,7 +46,7 @@ pub enum PeerKey {
 }
 
 impl PeerKey {
-    const ALL: [PeerKey; 13] = [
+    const ALL: [PeerKey; 14] = [
         PeerKey::Hello,
         PeerKey::Proof,
         PeerKey::RaftAppend,
@@ -56,6 +58,7 @@ impl PeerKey {
         PeerKey::BrokerHeartbeat,
         PeerKey::AssignReplicasToDirs,
         PeerKey::Command,
+        PeerKey::DescribeQuorum,
         PeerKey::ShareState,
         PeerKey::Nudge,
     ];
@@ -73,6 +76,7 @@ impl PeerKey {
             PeerKey::BrokerHeartbeat => 63,
             PeerKey::AssignReplicasToDirs => 73,
             PeerKey::Command => 19210,
+            PeerKey::DescribeQuorum => 19211,
             PeerKey::ShareState => 19220,
             PeerKey::Nudge => 19221,
         }

@@ -8,6 +8,7 @@
 
 mod codec;
 mod commands;
+mod describe;
 mod leadership;
 mod log_files;
 mod log_store;
@@ -24,6 +25,7 @@ mod vote_file;
 mod wire;
 
 pub use commands::CommandTimes;
+pub use describe::{QuorumDescription, ReplicaDescription};
 pub use leadership::Leadership;
 pub use log_files::LogError;
 pub use producer_ids::ProducerIds;

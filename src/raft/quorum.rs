@@ -10,12 +10,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use openraft::SnapshotPolicy;
 use openraft::async_runtime::WatchReceiver as _;
+use openraft::{Instant as _, SnapshotPolicy};
 use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use uuid::Uuid;
 
 use super::commands::{ClusterLeader, CommandTimes, Driver, Message, Queued, Times};
+use super::describe::{self, Followers, QuorumDescription};
 use super::leadership::{self, Leadership, Metrics, Raft};
 use super::log_files::{LogError, LogFiles};
 use super::log_store::LogStore;
@@ -190,6 +191,10 @@ pub struct Quorum {
     calls: Rc<dyn Serve>,
     /// Of the controller, while this node leads.
     sessions: Rc<RefCell<Sessions>>,
+    /// While this node leads, too; nobody's on a node alone.
+    followers: Rc<RefCell<Followers>>,
+    /// As [`ClusterLeader::lease`]; `None` for a node alone.
+    lease: Option<Duration>,
 }
 
 /// A place among those who wait for a producer id.
@@ -255,6 +260,7 @@ impl Quorum {
             .map_err(|error| OpenError::Raft(error.to_string()))?;
         let metrics = raft.metrics();
         let (messages, waiting) = mpsc::channel(COMMANDS_WAITING_MAX);
+        let followers: Rc<RefCell<Followers>> = Rc::default();
         match &settings.peers {
             None => {
                 let member = Member { node: settings.node, ..Member::default() };
@@ -276,6 +282,7 @@ impl Quorum {
                 }
                 leadership::start_pinning(raft.clone(), links.clone());
                 leadership::start_trimming(raft.clone(), log.clone(), settings.snapshot_bytes);
+                describe::start_noting(metrics.clone(), followers.clone());
             }
         }
         let calls: Rc<dyn Serve> = Rc::new(RaftCalls::new(raft.clone()));
@@ -288,6 +295,7 @@ impl Quorum {
             lease: settings.timing.election_max.saturating_mul(2),
             active_term: None,
         });
+        let lease = cluster.as_ref().map(|cluster| cluster.lease);
         let is_alone = cluster.is_none();
         let controller = Controller::new(settings.controller, rules, settings.ids, settings.random);
         let sessions = controller.sessions();
@@ -320,12 +328,29 @@ impl Quorum {
             metrics,
             calls,
             sessions,
+            followers,
+            lease,
         }))
     }
 
     /// Who leads, as far as this node knows. Alone it is this node.
     pub fn leadership(&self) -> Leadership {
         Leadership::of(&self.metrics)
+    }
+
+    /// The quorum as this node sees it while it leads and hears of the others; `None` where another one does, or may.
+    pub fn describe(&self) -> Option<QuorumDescription> {
+        if !self.leadership().is_own {
+            return None;
+        }
+        let metrics = self.metrics.borrow_watched();
+        let is_heard = |lease| metrics.last_quorum_acked.is_some_and(|acked| acked.elapsed() < lease);
+        if self.lease.is_some_and(|lease| !is_heard(lease)) {
+            return None;
+        }
+        let mut followers = self.followers.borrow_mut();
+        followers.note(&metrics);
+        Some(QuorumDescription::new(&metrics, &followers, clock::now()))
     }
 
     /// Answers another controller, node `from`.

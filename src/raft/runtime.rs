@@ -12,7 +12,7 @@ use futures::FutureExt;
 use openraft::{AsyncRuntime, OptionalSend};
 
 use super::sync;
-use crate::base::clock;
+use crate::base::clock::{self, Monotonic};
 use crate::io::runtime::{self, Queue};
 
 /// Works only on a shard: the executor is started by `io::runtime`, never from here.
@@ -134,6 +134,10 @@ impl<F: Future> Future for Timeout<F> {
 pub struct Moment(i64);
 
 impl Moment {
+    pub fn at(now: Monotonic) -> Self {
+        Self(i64::try_from(now.as_nanos()).unwrap_or(i64::MAX))
+    }
+
     fn nanos(duration: Duration) -> i64 {
         i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
     }
@@ -141,7 +145,7 @@ impl Moment {
 
 impl openraft::Instant for Moment {
     fn now() -> Self {
-        Self(clock::monotonic().as_nanos() as i64)
+        Self::at(clock::monotonic())
     }
 }
 

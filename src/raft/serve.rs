@@ -81,6 +81,7 @@ impl<F: Files> RaftCalls<F> {
             | PeerKey::BrokerHeartbeat
             | PeerKey::AssignReplicasToDirs
             | PeerKey::Command
+            | PeerKey::DescribeQuorum
             | PeerKey::ShareState
             | PeerKey::Nudge => Err(PeerError::Malformed("a request that is not for the metadata log")),
         }

@@ -33,7 +33,7 @@ use crate::peer::{
     self, Answering, Greetings, Identity, Links, PeerError, PeerKey, Request, Roster, Secret, Security,
     Server, Service,
 };
-use crate::raft::Quorum;
+use crate::raft::{Quorum, QuorumDescription};
 use crate::shard::{ControllerNote, Directories, Shard};
 use crate::wire::ErrorCode;
 
@@ -329,6 +329,7 @@ impl Controllers {
                 };
                 Ok(encode_result(self.quorum.image().version(), &result))
             }
+            PeerKey::DescribeQuorum => Ok(QuorumDescription::encode(self.quorum.describe().as_ref())),
             _ => self.quorum.serve(from.node, request).await,
         }
     }

@@ -7,7 +7,7 @@ use super::road::Road;
 use crate::api::{group_driver, share_driver, txn_driver};
 use crate::io::runtime::{Queue, spawn};
 use crate::metadata::{self, Command, Refusal};
-use crate::raft::Quorum;
+use crate::raft::{Quorum, QuorumDescription};
 use crate::shard::messages::{ControlReply, ControlRequest, Reply};
 use crate::shard::{Answer, Control, Shard};
 use crate::wire::ErrorCode;
@@ -25,6 +25,24 @@ pub(super) struct Services {
 }
 
 impl Services {
+    /// Asks whoever leads the metadata log; `None` when nobody does for long.
+    async fn describe_quorum(&self) -> Option<QuorumDescription> {
+        match &self.road {
+            Some(road) => road.describe_quorum().await,
+            None => self.quorum.describe().map(|description| self.with_own_directory(description)),
+        }
+    }
+
+    /// A node alone has not written into its log where that is.
+    fn with_own_directory(&self, mut description: QuorumDescription) -> QuorumDescription {
+        let directories = &self.shard.settings().directories;
+        let own = directories.metadata().and_then(|index| directories.list.get(index));
+        for voter in description.voters.iter_mut().filter(|voter| voter.directory.is_nil()) {
+            voter.directory = own.map_or(voter.directory, |own| own.log_dir.id().0);
+        }
+        description
+    }
+
     async fn submit(&self, command: Command) -> Result<metadata::Response, Refusal> {
         match &self.road {
             Some(road) => road.submit(command).await,
@@ -73,6 +91,15 @@ impl Control for Services {
             }
             ControlRequest::ShareState(request) => self.shares.handle_anywhere(*request, answer),
             ControlRequest::ShareStateHere(request) => self.shares.handle(*request, answer),
+            ControlRequest::DescribeQuorum => {
+                // It may look for a controller for seconds.
+                answer.park();
+                spawn(Queue::Control, "describe quorum", async move {
+                    let description = self.describe_quorum().await;
+                    answer.send(Reply::Control(ControlReply::Quorum(description)));
+                })
+                .detach();
+            }
             ControlRequest::ProducerId => {
                 // A block of ids may take long: the others of its shard are not to wait for the credit it came with.
                 answer.park();

@@ -17,11 +17,14 @@ use crate::metadata::{
     BrokerState, Command, Heartbeat, Refusal, RegisterBroker, Response, decode_result, encode_command,
 };
 use crate::peer::{FRAME_BYTES_MAX, Failed, Lane, Links, PeerError, PeerKey};
-use crate::raft::Quorum;
+use crate::raft::{Quorum, QuorumDescription};
 use crate::shard::Shard;
 use crate::wire::ErrorCode;
 
 const REGISTRATION_CALL_MAX: Duration = Duration::from_secs(5);
+
+/// Nothing is written for it.
+const DESCRIPTION_CALL_MAX: Duration = Duration::from_secs(5);
 
 /// A command's way there and back, with the commit between; Kafka's `request.timeout.ms`.
 const COMMAND_CALL_MAX: Duration = Duration::from_secs(30);
@@ -154,6 +157,34 @@ impl Road {
             }
             sleep(Duration::from_millis(1)).await;
         }
+    }
+
+    /// What the leader of the metadata log tells of its voters. Nothing changes by it: it may be asked again.
+    pub(super) async fn describe_quorum(&self) -> Option<QuorumDescription> {
+        let until = clock::monotonic().plus(self.search_time);
+        loop {
+            let described = match self.place() {
+                Place::Here => self.quorum.describe(),
+                Place::There(controller) => self.ask_description(controller).await,
+                Place::Unknown => None,
+            };
+            let is_over = clock::monotonic() >= until || self.quorum.is_closed() || self.shard.is_stopping();
+            if described.is_some() || is_over {
+                return described;
+            }
+            sleep(SEARCH_PAUSE).await;
+        }
+    }
+
+    async fn ask_description(&self, controller: BrokerId) -> Option<QuorumDescription> {
+        // Not behind commands, which wait for commits.
+        let link = self.links.link(controller, Lane::Control);
+        let answer = link.call(PeerKey::DescribeQuorum, &[], DESCRIPTION_CALL_MAX).await.ok()?;
+        let decoded = QuorumDescription::decode(&answer);
+        decoded.unwrap_or_else(|error| {
+            tracing::warn!(%controller, "what the controller tells of the quorum does not decode: {error}");
+            None
+        })
     }
 
     /// Asks the controller once.

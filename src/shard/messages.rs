@@ -17,6 +17,7 @@ use crate::io::os::OsFiles;
 use crate::log::{AbortedTransaction, Claim, FileRange, Guard, Origin, ProducerDescription, TimestampOffset};
 use crate::metadata::{self, Image, Refusal};
 use crate::partition::{Acks, AppendFailure, EpochEnd, Waterline};
+use crate::raft::QuorumDescription;
 use crate::share::{AcknowledgeBatch, Acquired, Holder, Wanted};
 use crate::wire::ErrorCode;
 
@@ -398,6 +399,8 @@ pub enum ControlRequest {
     Command(metadata::Command),
     /// A producer id that no one had before, ever.
     ProducerId,
+    /// What the leader of the metadata log tells of its voters, wherever it is.
+    DescribeQuorum,
     /// To the group coordinator.
     Group(Box<coordinator::Request>, coordinator::Client),
     /// To the transaction coordinator.
@@ -413,6 +416,8 @@ pub enum ControlRequest {
 pub enum ControlReply {
     Command(Result<metadata::Response, Refusal>),
     ProducerId(Result<ProducerId, Refusal>),
+    /// `None`: nobody leads.
+    Quorum(Option<QuorumDescription>),
     Group(Box<coordinator::Response>),
     Transaction(Box<transactions::Response>),
     ShareState(Box<share_state::Response>),

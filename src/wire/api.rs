@@ -67,6 +67,7 @@ pub const APIS: &[Api] = &[
     api(ApiKey::DescribeClientQuotas, "DescribeClientQuotas", 0, 1, 1),
     api(ApiKey::AlterClientQuotas, "AlterClientQuotas", 0, 1, 1),
     api(ApiKey::DescribeUserScramCredentials, "DescribeUserScramCredentials", 0, 0, 0),
+    api(ApiKey::DescribeQuorum, "DescribeQuorum", 0, 2, 0),
     api(ApiKey::UpdateFeatures, "UpdateFeatures", 0, 2, 0),
     api(ApiKey::DescribeCluster, "DescribeCluster", 0, 2, 0),
     api(ApiKey::DescribeProducers, "DescribeProducers", 0, 0, 0),
@@ -158,6 +159,7 @@ impl Api {
             | ApiKey::Heartbeat
             | ApiKey::InitProducerId
             | ApiKey::ListGroups
+            | ApiKey::DescribeQuorum
             | ApiKey::DescribeCluster
             | ApiKey::UnregisterBroker
             | ApiKey::ListConfigResources => 128 << 10,

@@ -40,6 +40,7 @@ mod off_owner;
 mod offsets;
 mod produce;
 mod protocol;
+mod quorum;
 mod quotas;
 mod restart;
 mod sandbox;

@@ -81,6 +81,7 @@ pub fn of(key: ApiKey) -> Option<&'static [Field]> {
         ApiKey::DescribeClientQuotas => DESCRIBE_CLIENT_QUOTAS,
         ApiKey::AlterClientQuotas => ALTER_CLIENT_QUOTAS,
         ApiKey::DescribeUserScramCredentials => DESCRIBE_USER_SCRAM_CREDENTIALS,
+        ApiKey::DescribeQuorum => DESCRIBE_QUORUM,
         ApiKey::UpdateFeatures => UPDATE_FEATURES,
         ApiKey::DescribeCluster => DESCRIBE_CLUSTER,
         ApiKey::DescribeProducers => TOPICS_WITH_PARTITIONS,
@@ -301,6 +302,9 @@ const ALTER_CLIENT_QUOTAS: &[Field] = &[
     ])),
     all(BOOL),
 ];
+
+const DESCRIBE_QUORUM: &[Field] =
+    &[all(Kind::Array(&[all(STRING), all(Kind::Array(&[all(INT32)]))]))];
 
 const UPDATE_FEATURES: &[Field] = &[
     all(INT32),

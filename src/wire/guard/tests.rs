@@ -43,6 +43,7 @@ macro_rules! with_request {
             ApiKey::DescribeUserScramCredentials => {
                 $call!(messages::DescribeUserScramCredentialsRequest)
             }
+            ApiKey::DescribeQuorum => $call!(messages::DescribeQuorumRequest),
             ApiKey::UpdateFeatures => $call!(messages::UpdateFeaturesRequest),
             ApiKey::DescribeTransactions => $call!(messages::DescribeTransactionsRequest),
             ApiKey::ListTransactions => $call!(messages::ListTransactionsRequest),
