@@ -12,7 +12,9 @@ use kuring::wire::fetch::{
 };
 use kuring::wire::frame::{self, FrameStep, PREFIX_LEN, REQUEST_LEN_MIN};
 use kuring::wire::header::{self, CorrelationId, Request};
-use kuring::wire::newer::{self, FIRST_MARKERS_WITH_VERSION, FIRST_TXN_COMMIT_WITH_TOPIC_IDS};
+use kuring::wire::newer::{
+    self, FIRST_MARKERS_WITH_VERSION, FIRST_TXN_COMMIT_WITH_TOPIC_IDS, FIRST_VOTER_WITH_ACK,
+};
 use kuring::wire::parts::{CurrentLeader, NodeEndpoint, TopicRef};
 use kuring::wire::produce::{
     ProducePartitionResponse, ProduceRequest, ProduceResponse, ProduceTopicResponse,
@@ -131,6 +133,11 @@ pub fn decode(api: &Api, version: i16, body: &Bytes) {
         ApiKey::DescribeProducers => guarded!(messages::DescribeProducersRequest),
         ApiKey::ListConfigResources => guarded!(messages::ListConfigResourcesRequest),
         ApiKey::DescribeTopicPartitions => guarded!(messages::DescribeTopicPartitionsRequest),
+        ApiKey::AddRaftVoter if version >= FIRST_VOTER_WITH_ACK => {
+            let _ = newer::add_raft_voter(version, body);
+        }
+        ApiKey::AddRaftVoter => guarded!(messages::AddRaftVoterRequest),
+        ApiKey::RemoveRaftVoter => guarded!(messages::RemoveRaftVoterRequest),
         ApiKey::UnregisterBroker => guarded!(messages::UnregisterBrokerRequest),
         ApiKey::ElectLeaders => guarded!(messages::ElectLeadersRequest),
         ApiKey::AlterPartitionReassignments => guarded!(messages::AlterPartitionReassignmentsRequest),

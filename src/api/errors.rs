@@ -2,18 +2,19 @@
 //! for each response; Kafka's `AbstractResponse.errorCounts` is the same, but for NONE, which is not counted here.
 
 use kafka_protocol::messages::{
-    AddOffsetsToTxnResponse, AddPartitionsToTxnResponse, AlterClientQuotasResponse, AlterConfigsResponse,
-    AlterPartitionReassignmentsResponse, AlterReplicaLogDirsResponse, AlterShareGroupOffsetsResponse,
-    ApiVersionsResponse, ConsumerGroupDescribeResponse, ConsumerGroupHeartbeatResponse,
-    CreatePartitionsResponse, CreateTopicsResponse, DeleteGroupsResponse, DeleteRecordsResponse,
-    DeleteShareGroupOffsetsResponse, DeleteTopicsResponse, DescribeClientQuotasResponse,
-    DescribeClusterResponse, DescribeConfigsResponse, DescribeGroupsResponse, DescribeLogDirsResponse,
-    DescribeProducersResponse, DescribeQuorumResponse, DescribeTopicPartitionsResponse, DescribeTransactionsResponse,
-    DescribeUserScramCredentialsResponse, ElectLeadersResponse, EndTxnResponse, FindCoordinatorResponse,
-    HeartbeatResponse, IncrementalAlterConfigsResponse, InitProducerIdResponse, JoinGroupResponse,
-    LeaveGroupResponse, ListConfigResourcesResponse, ListGroupsResponse, ListOffsetsResponse,
-    ListPartitionReassignmentsResponse, ListTransactionsResponse, MetadataResponse, OffsetCommitResponse,
-    OffsetDeleteResponse, OffsetFetchResponse, OffsetForLeaderEpochResponse, ShareGroupDescribeResponse,
+    AddOffsetsToTxnResponse, AddPartitionsToTxnResponse, AddRaftVoterResponse, AlterClientQuotasResponse,
+    AlterConfigsResponse, AlterPartitionReassignmentsResponse, AlterReplicaLogDirsResponse,
+    AlterShareGroupOffsetsResponse, ApiVersionsResponse, ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatResponse, CreatePartitionsResponse, CreateTopicsResponse, DeleteGroupsResponse,
+    DeleteRecordsResponse, DeleteShareGroupOffsetsResponse, DeleteTopicsResponse,
+    DescribeClientQuotasResponse, DescribeClusterResponse, DescribeConfigsResponse, DescribeGroupsResponse,
+    DescribeLogDirsResponse, DescribeProducersResponse, DescribeQuorumResponse,
+    DescribeTopicPartitionsResponse, DescribeTransactionsResponse, DescribeUserScramCredentialsResponse,
+    ElectLeadersResponse, EndTxnResponse, FindCoordinatorResponse, HeartbeatResponse,
+    IncrementalAlterConfigsResponse, InitProducerIdResponse, JoinGroupResponse, LeaveGroupResponse,
+    ListConfigResourcesResponse, ListGroupsResponse, ListOffsetsResponse, ListPartitionReassignmentsResponse,
+    ListTransactionsResponse, MetadataResponse, OffsetCommitResponse, OffsetDeleteResponse,
+    OffsetFetchResponse, OffsetForLeaderEpochResponse, RemoveRaftVoterResponse, ShareGroupDescribeResponse,
     ShareGroupHeartbeatResponse, SyncGroupResponse, UnregisterBrokerResponse, UpdateFeaturesResponse,
     WriteTxnMarkersResponse,
 };
@@ -126,7 +127,9 @@ macro_rules! exempt_error_codes {
 }
 
 exempt_error_codes! {
+    AddRaftVoterResponse: [error_code];
     DescribeQuorumResponse: [error_code] [topics.partitions.error_code];
+    RemoveRaftVoterResponse: [error_code];
     WriteTxnMarkersResponse: [markers.topics.partitions.error_code];
 }
 

@@ -13,10 +13,10 @@ use super::errors::ErrorCodes;
 use super::{
     Client, Outcome, alter_replica_log_dirs, answer, api_versions, client_quotas, configs, create_partitions,
     create_topics, delete_records, delete_topics, describe_cluster, describe_log_dirs, describe_producers,
-    describe_quorum, describe_topic_partitions, elect_leaders, fetch, find_coordinator, groups, init_producer_id,
-    list_offsets, malformed, metadata, offset_for_leader_epoch, offsets, produce, reassignments,
-    scram_credentials, share_fetch, share_groups, transactions, txn_offset_commit, unregister_broker,
-    update_features, write_txn_markers,
+    describe_quorum, describe_topic_partitions, elect_leaders, fetch, find_coordinator, groups,
+    init_producer_id, list_offsets, malformed, metadata, offset_for_leader_epoch, offsets, produce,
+    raft_voters, reassignments, scram_credentials, share_fetch, share_groups, transactions,
+    txn_offset_commit, unregister_broker, update_features, write_txn_markers,
 };
 use crate::wire::header::RequestHeader;
 use crate::wire::read::DecodeError;
@@ -191,6 +191,13 @@ pub(super) fn handler(key: ApiKey) -> Option<Handler> {
         },
         ApiKey::DescribeTopicPartitions => |client, header, body| {
             typed(client, header, body, move |request| describe_topic_partitions::handle(client, request))
+        },
+        ApiKey::AddRaftVoter => |client, header, body| {
+            let decoded = newer::add_raft_voter(header.version, &body);
+            serve(client, header, decoded, move |request| raft_voters::add(client, request))
+        },
+        ApiKey::RemoveRaftVoter => |client, header, body| {
+            typed(client, header, body, move |request| raft_voters::remove(client, request))
         },
         ApiKey::ShareGroupHeartbeat => |client, header, body| {
             typed(client, header, body, move |request| share_groups::heartbeat(client, header, request))

@@ -49,6 +49,7 @@ pub mod offset_for_leader_epoch;
 mod offsets;
 pub mod produce;
 mod questions;
+mod raft_voters;
 pub mod reassignments;
 mod replica_fetch;
 mod scram_credentials;

@@ -82,6 +82,8 @@ pub const APIS: &[Api] = &[
     api(ApiKey::ShareGroupDescribe, "ShareGroupDescribe", 1, 1, 0),
     api(ApiKey::ShareFetch, "ShareFetch", 1, 2, 0),
     api(ApiKey::ShareAcknowledge, "ShareAcknowledge", 1, 2, 0),
+    api(ApiKey::AddRaftVoter, "AddRaftVoter", 0, 1, 0),
+    api(ApiKey::RemoveRaftVoter, "RemoveRaftVoter", 0, 0, 0),
     api(ApiKey::DescribeShareGroupOffsets, "DescribeShareGroupOffsets", 0, 1, 0),
     api(ApiKey::AlterShareGroupOffsets, "AlterShareGroupOffsets", 0, 0, 0),
     api(ApiKey::DeleteShareGroupOffsets, "DeleteShareGroupOffsets", 0, 0, 0),
@@ -142,8 +144,9 @@ impl Api {
             // Requests as before; the responses have codecs of our own.
             (ApiKey::DescribeShareGroupOffsets, 1) => 0,
             (ApiKey::DeleteGroups, 3) => 2,
-            // The response as before; the request has a codec of our own.
+            // The responses as before; the requests have codecs of our own.
             (ApiKey::WriteTxnMarkers, 2) => 1,
+            (ApiKey::AddRaftVoter, 1) => 0,
             _ => version,
         }
     }
@@ -162,6 +165,8 @@ impl Api {
             | ApiKey::DescribeQuorum
             | ApiKey::DescribeCluster
             | ApiKey::UnregisterBroker
+            | ApiKey::AddRaftVoter
+            | ApiKey::RemoveRaftVoter
             | ApiKey::ListConfigResources => 128 << 10,
             // Lists of names or partitions.
             _ => 8 << 20,

@@ -1,8 +1,9 @@
-//! Versions that kafka-protocol 0.18 does not know and Kafka 4.4 has: the requests of WriteTxnMarkers 2 (KIP-1228) and
-//! TxnOffsetCommit 6 (topic ids, KIP-1319), the responses of TxnOffsetCommit 6 and DeleteGroups 3. The functions serve
-//! every version of their messages, so that the handlers need not tell them apart.
+//! Versions that kafka-protocol 0.18 does not know and Kafka 4.4 has: the requests of WriteTxnMarkers 2 (KIP-1228),
+//! TxnOffsetCommit 6 (topic ids, KIP-1319) and AddRaftVoter 1 (KIP-1186), the responses of TxnOffsetCommit 6 and
+//! DeleteGroups 3. The functions serve every version of their messages, so that the handlers need not tell them apart.
 
 use bytes::Bytes;
+use kafka_protocol::messages::add_raft_voter_request::Listener as VoterListener;
 use kafka_protocol::messages::offset_commit_request::{
     OffsetCommitRequestPartition, OffsetCommitRequestTopic,
 };
@@ -12,8 +13,8 @@ use kafka_protocol::messages::txn_offset_commit_response::{
 };
 use kafka_protocol::messages::write_txn_markers_request::{WritableTxnMarker, WritableTxnMarkerTopic};
 use kafka_protocol::messages::{
-    DeleteGroupsResponse, GroupId, OffsetCommitRequest, OffsetCommitResponse, ProducerId, TopicName,
-    TxnOffsetCommitRequest, TxnOffsetCommitResponse, WriteTxnMarkersRequest,
+    AddRaftVoterRequest, DeleteGroupsResponse, GroupId, OffsetCommitRequest, OffsetCommitResponse,
+    ProducerId, TopicName, TxnOffsetCommitRequest, TxnOffsetCommitResponse, WriteTxnMarkersRequest,
 };
 use kafka_protocol::protocol::StrBytes;
 
@@ -29,6 +30,8 @@ use super::{ApiKey, parts};
 pub const FIRST_TXN_COMMIT_WITH_TOPIC_IDS: i16 = 6;
 /// The first version of WriteTxnMarkers that says which transactions the client spoke.
 pub const FIRST_MARKERS_WITH_VERSION: i16 = 2;
+/// The first version of AddRaftVoter that says when it is to be answered.
+pub const FIRST_VOTER_WITH_ACK: i16 = 1;
 /// The first version of DeleteGroups whose answer may say in words what is wrong.
 const FIRST_DELETE_WITH_MESSAGE: i16 = 3;
 
@@ -81,6 +84,31 @@ fn read_marker_topic(reader: &mut Reader<'_>) -> Result<WritableTxnMarkerTopic, 
         .with_partition_indexes(array(reader, |reader| reader.i32())?);
     reader.skip_tagged_fields(FLEXIBLE)?;
     Ok(topic)
+}
+
+/// Decodes AddRaftVoter of any served version, but for when it is to be answered: that is at once. Strings share the
+/// frame's memory.
+pub fn add_raft_voter(version: i16, body: &Bytes) -> Result<AddRaftVoterRequest, DecodeError> {
+    if version < FIRST_VOTER_WITH_ACK {
+        return guard::decode(version, body);
+    }
+    guard::check(ApiKey::AddRaftVoter as i16, version, body)?;
+    let mut reader = Reader::new(body);
+    Ok(AddRaftVoterRequest::default()
+        .with_cluster_id(parts::read_string(&mut reader, FLEXIBLE)?)
+        .with_timeout_ms(reader.i32()?)
+        .with_voter_id(reader.i32()?)
+        .with_voter_directory_id(reader.topic_id()?.0)
+        .with_listeners(array(&mut reader, read_voter_listener)?))
+}
+
+fn read_voter_listener(reader: &mut Reader<'_>) -> Result<VoterListener, DecodeError> {
+    let listener = VoterListener::default()
+        .with_name(string(reader)?)
+        .with_host(string(reader)?)
+        .with_port(reader.i16()?.cast_unsigned());
+    reader.skip_tagged_fields(FLEXIBLE)?;
+    Ok(listener)
 }
 
 /// Decodes TxnOffsetCommit of any served version. Strings share the frame's memory.
@@ -252,6 +280,16 @@ mod bytes_of_java {
         (5, "000000000202610300000001000000000000020031000000"),
         (6, "000000000251062a40bd864bf5ab19ee57d2179db20300000001000000000000020031000000"),
     ];
+    pub(super) const ADD_VOTER: &[(i16, &str)] = &[
+        (0, concat!(
+            "0000007530000000014fe0a4d2b3874ed19c1f627ff3518e53020b434f4e54524f4c4c45520a3132372e302e302e31",
+            "eaa10000",
+        )),
+        (1, concat!(
+            "0000007530000000014fe0a4d2b3874ed19c1f627ff3518e53020b434f4e54524f4c4c45520a3132372e302e302e31",
+            "eaa1000100",
+        )),
+    ];
     pub(super) const DELETE: &[(i16, &str)] = &[
         (0, "0000000200016700056f74686572"),
         (1, "0000000200016700056f74686572"),
@@ -344,6 +382,24 @@ mod tests {
                 find(ApiKey::WriteTxnMarkers as i16).expect("it is served").codec_version(*version);
             let frame = guard::encode(codec_version, CorrelationId(1), &response).expect("encoded");
             assert_eq!(body_of(ApiKey::WriteTxnMarkers, *version, &frame), bytes(hex), "{version}");
+        }
+    }
+
+    #[test]
+    fn voters_to_be_added_are_read_as_java_writes_them() {
+        covers(ApiKey::AddRaftVoter, bytes_of_java::ADD_VOTER);
+        for (version, hex) in bytes_of_java::ADD_VOTER {
+            let listener = VoterListener::default()
+                .with_name(text("CONTROLLER"))
+                .with_host(text("127.0.0.1"))
+                .with_port(60_065);
+            let expected = AddRaftVoterRequest::default()
+                .with_cluster_id(None)
+                .with_timeout_ms(30_000)
+                .with_voter_id(1)
+                .with_voter_directory_id(Uuid::from_u128(0x4fe0_a4d2_b387_4ed1_9c1f_627f_f351_8e53))
+                .with_listeners(vec![listener]);
+            assert_eq!(add_raft_voter(*version, &bytes(hex)), Ok(expected), "{version}");
         }
     }
 

@@ -1,12 +1,19 @@
-//! The quorum of the metadata log as any broker tells of it: DescribeQuorum. The values are Apache Kafka's.
+//! The quorum of the metadata log as any broker tells of it: DescribeQuorum; and that its voters are fixed: AddRaftVoter,
+//! RemoveRaftVoter. The values are Apache Kafka's.
 
 use std::collections::BTreeSet;
 
+use bytes::{Buf as _, BufMut as _, BytesMut};
+use kafka_protocol::messages::add_raft_voter_request::Listener;
 use kafka_protocol::messages::describe_quorum_request::{
     PartitionData as AskedPartition, TopicData as AskedTopic,
 };
 use kafka_protocol::messages::describe_quorum_response::{PartitionData, ReplicaState};
-use kafka_protocol::messages::{DescribeClusterRequest, DescribeQuorumRequest, DescribeQuorumResponse};
+use kafka_protocol::messages::{
+    AddRaftVoterRequest, ApiKey, DescribeClusterRequest, DescribeQuorumRequest, DescribeQuorumResponse,
+    RemoveRaftVoterRequest,
+};
+use kafka_protocol::protocol::{Encodable as _, StrBytes};
 use uuid::Uuid;
 
 use crate::cluster::Cluster;
@@ -18,6 +25,9 @@ use crate::harness::{Broker, eventually};
 const METADATA_LOG: &str = "__cluster_metadata";
 const REQUEST_TIMED_OUT: i16 = 7;
 const UNKNOWN_TOPIC_OR_PARTITION: i16 = 3;
+const UNSUPPORTED_VERSION: i16 = 35;
+const INVALID_REQUEST: i16 = 42;
+const INCONSISTENT_CLUSTER_ID: i16 = 104;
 
 fn asked(topics: &[(&str, &[i32])]) -> DescribeQuorumRequest {
     let partition = |index: &i32| AskedPartition::default().with_partition_index(*index);
@@ -35,7 +45,8 @@ fn describe(node: &Broker, version: i16) -> DescribeQuorumResponse {
     let [partition] = &answer.topics[0].partitions[..] else { panic!("{answer:?}") };
     assert_eq!((partition.partition_index, partition.error_code), (0, 0));
     if version >= 2 {
-        assert_eq!((&answer.error_message, &partition.error_message), (&None, &None));
+        let words = [&answer.error_message, &partition.error_message];
+        assert_eq!(words.map(|it| it.as_deref()), [Some(""); 2]);
     }
     answer
 }
@@ -187,4 +198,114 @@ fn every_node_tells_the_same_of_the_quorum_and_who_is_behind() {
             (is_next && now.high_watermark >= told.high_watermark).then_some(())
         });
     }
+}
+
+fn text(text: &str) -> StrBytes {
+    StrBytes::from_string(text.to_owned())
+}
+
+fn cluster_id(node: &Broker) -> StrBytes {
+    Raw::connect(node).call(0, &DescribeClusterRequest::default()).cluster_id
+}
+
+/// The code and the words of the answer to a request of either version; the second has one field more.
+fn add(node: &Broker, version: i16, request: &AddRaftVoterRequest) -> (i16, String) {
+    let mut body = BytesMut::new();
+    request.encode(&mut body, 0).expect("it fits");
+    if version == 1 {
+        body.truncate(body.len() - 1);
+        body.put_slice(&[0, 0]); // it need not be committed; no tagged field
+    }
+    let mut raw = Raw::connect(node);
+    let sent = raw.send_as(ApiKey::AddRaftVoter as i16, version, 2, &body);
+    let mut frame = raw.frame();
+    assert_eq!((frame.get_i32(), frame.get_u8(), frame.get_i32()), (sent, 0, 0), "and no throttle time");
+    let code = frame.get_i16();
+    let length = usize::from(frame.get_u8());
+    // A compact string of more than 126 bytes has another byte of length.
+    let length = if length < 128 { length } else { length - 128 + 128 * usize::from(frame.get_u8()) };
+    let message = frame.split_to(length.saturating_sub(1));
+    assert_eq!(frame[..], [0]);
+    (code, String::from_utf8(message.to_vec()).expect("words"))
+}
+
+fn remove(node: &Broker, request: &RemoveRaftVoterRequest) -> (i16, String) {
+    let answer = Raw::connect(node).call(0, request);
+    assert_eq!(answer.throttle_time_ms, 0);
+    (answer.error_code, answer.error_message.map(|it| it.to_string()).unwrap_or_default())
+}
+
+/// The voters were given to the nodes with their files.
+fn voters_stay(node: &Broker) {
+    let own = cluster_id(node);
+    let directory = Uuid::from_u128(0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10);
+    let listener =
+        |name: &str| Listener::default().with_name(text(name)).with_host(text("127.0.0.1")).with_port(1);
+    let voter = |cluster_id: Option<&StrBytes>, id, directory| {
+        AddRaftVoterRequest::default()
+            .with_cluster_id(cluster_id.cloned())
+            .with_timeout_ms(30_000)
+            .with_voter_id(id)
+            .with_voter_directory_id(directory)
+            .with_listeners(vec![listener("CONTROLLER")])
+    };
+    let other = (
+        INCONSISTENT_CLUSTER_ID,
+        format!("The given id \"other\" doesn't match the cluster id \"{}\"", own.as_str()),
+    );
+    let invalid = |what| (INVALID_REQUEST, format!("{what} voter request didn't include a valid voter"));
+    let unsupported = |what| {
+        let text = format!("Cluster doesn't support {what} voter because the kraft.version feature is 0");
+        (UNSUPPORTED_VERSION, text)
+    };
+    for version in 0..=1 {
+        let code = |request: &AddRaftVoterRequest| add(node, version, request);
+        assert_eq!(code(&voter(Some(&text("other")), 7, directory)), other);
+        assert_eq!(code(&voter(Some(&own), -1, directory)), invalid("Add"));
+        assert_eq!(code(&voter(Some(&own), 7, Uuid::nil())), invalid("Add"));
+        assert_eq!(code(&voter(Some(&own), 7, directory)), unsupported("adding"));
+        assert_eq!(code(&voter(None, 1, directory)), unsupported("adding"));
+    }
+    let voter = |cluster_id: Option<&StrBytes>, id, directory| {
+        RemoveRaftVoterRequest::default()
+            .with_cluster_id(cluster_id.cloned())
+            .with_voter_id(id)
+            .with_voter_directory_id(directory)
+    };
+    assert_eq!(remove(node, &voter(Some(&text("other")), 1, directory)), other);
+    assert_eq!(remove(node, &voter(Some(&own), -1, directory)), invalid("Remove"));
+    assert_eq!(remove(node, &voter(Some(&own), 1, Uuid::nil())), invalid("Remove"));
+    assert_eq!(remove(node, &voter(None, 1, directory)), unsupported("removing"));
+    assert_eq!(remove(node, &voter(Some(&own), 99, directory)), unsupported("removing"));
+}
+
+#[test]
+fn the_only_voter_of_a_node_alone_stays() {
+    let broker = Broker::start();
+    voters_stay(&broker);
+}
+
+#[test]
+fn voters_that_the_nodes_files_name_stay() {
+    if Broker::is_kafka() {
+        return;
+    }
+    let cluster = Cluster::start();
+    let before = eventually("somebody leads", || quorum_now(&cluster.nodes[0])).current_voters;
+    for (_, node) in cluster.running() {
+        voters_stay(node);
+        // The listener by which controllers reach each other is the first that they have.
+        let elsewhere = Listener::default().with_name(text("OTHER")).with_host(text("h")).with_port(1);
+        let voter = AddRaftVoterRequest::default()
+            .with_cluster_id(None)
+            .with_voter_id(7)
+            .with_voter_directory_id(Uuid::from_u128(7))
+            .with_listeners(vec![elsewhere]);
+        let (code, message) = add(node, 0, &voter);
+        assert_eq!(code, INVALID_REQUEST);
+        assert!(message.starts_with("Add voter request didn't include the endpoint"), "{message}");
+        assert!(message.ends_with("for the default listener ListenerName(CONTROLLER)"), "{message}");
+    }
+    let after = eventually("somebody leads", || quorum_now(&cluster.nodes[0])).current_voters;
+    assert_eq!(ids(&after), ids(&before));
 }

@@ -88,6 +88,8 @@ pub fn of(key: ApiKey) -> Option<&'static [Field]> {
         ApiKey::UnregisterBroker => UNREGISTER_BROKER,
         ApiKey::DescribeTransactions => DESCRIBE_TRANSACTIONS,
         ApiKey::ListTransactions => LIST_TRANSACTIONS,
+        ApiKey::AddRaftVoter => ADD_RAFT_VOTER,
+        ApiKey::RemoveRaftVoter => REMOVE_RAFT_VOTER,
         ApiKey::ListConfigResources => LIST_CONFIG_RESOURCES,
         ApiKey::DescribeTopicPartitions => DESCRIBE_TOPIC_PARTITIONS,
         _ => return None,
@@ -303,8 +305,7 @@ const ALTER_CLIENT_QUOTAS: &[Field] = &[
     all(BOOL),
 ];
 
-const DESCRIBE_QUORUM: &[Field] =
-    &[all(Kind::Array(&[all(STRING), all(Kind::Array(&[all(INT32)]))]))];
+const DESCRIBE_QUORUM: &[Field] = &[all(Kind::Array(&[all(STRING), all(Kind::Array(&[all(INT32)]))]))];
 
 const UPDATE_FEATURES: &[Field] = &[
     all(INT32),
@@ -349,6 +350,17 @@ const OFFSET_DELETE: &[Field] =
 const DESCRIBE_CLUSTER: &[Field] = &[all(BOOL), since(1, INT8), since(2, BOOL)];
 
 const UNREGISTER_BROKER: &[Field] = &[all(INT32)];
+
+const ADD_RAFT_VOTER: &[Field] = &[
+    all(STRING),
+    all(INT32),
+    all(INT32),
+    all(UUID),
+    all(Kind::Array(&[all(STRING), all(STRING), all(INT16)])),
+    since(1, BOOL),
+];
+
+const REMOVE_RAFT_VOTER: &[Field] = &[all(STRING), all(INT32), all(UUID)];
 
 const LIST_CONFIG_RESOURCES: &[Field] = &[since(1, Kind::ArrayOf(&INT8))];
 

@@ -9,7 +9,9 @@ use super::*;
 use crate::base::random::Random;
 use crate::wire::ApiKey;
 use crate::wire::api::APIS;
-use crate::wire::newer::{self, FIRST_MARKERS_WITH_VERSION, FIRST_TXN_COMMIT_WITH_TOPIC_IDS};
+use crate::wire::newer::{
+    self, FIRST_MARKERS_WITH_VERSION, FIRST_TXN_COMMIT_WITH_TOPIC_IDS, FIRST_VOTER_WITH_ACK,
+};
 use crate::wire::topic_ids::{self, FIRST_WITH_TOPIC_IDS};
 
 /// Calls `$call!(Request)` with the request type of an API.
@@ -61,6 +63,8 @@ macro_rules! with_request {
             ApiKey::DescribeCluster => $call!(messages::DescribeClusterRequest),
             ApiKey::DescribeProducers => $call!(messages::DescribeProducersRequest),
             ApiKey::UnregisterBroker => $call!(messages::UnregisterBrokerRequest),
+            ApiKey::AddRaftVoter => $call!(messages::AddRaftVoterRequest),
+            ApiKey::RemoveRaftVoter => $call!(messages::RemoveRaftVoterRequest),
             ApiKey::ConsumerGroupHeartbeat => $call!(messages::ConsumerGroupHeartbeatRequest),
             ApiKey::ConsumerGroupDescribe => $call!(messages::ConsumerGroupDescribeRequest),
             ApiKey::ListConfigResources => $call!(messages::ListConfigResourcesRequest),
@@ -103,6 +107,7 @@ fn has_own_decoder(api: &Api, version: i16) -> bool {
         ApiKey::OffsetCommit | ApiKey::OffsetFetch => version >= FIRST_WITH_TOPIC_IDS,
         ApiKey::TxnOffsetCommit => version >= FIRST_TXN_COMMIT_WITH_TOPIC_IDS,
         ApiKey::WriteTxnMarkers => version >= FIRST_MARKERS_WITH_VERSION,
+        ApiKey::AddRaftVoter => version >= FIRST_VOTER_WITH_ACK,
         _ => false,
     }
 }
@@ -112,6 +117,7 @@ fn decode_own(api: &Api, version: i16, body: &Bytes) -> Result<(), DecodeError> 
         ApiKey::OffsetCommit => topic_ids::offset_commit(version, body).map(|_| ()),
         ApiKey::OffsetFetch => topic_ids::offset_fetch(version, body).map(|_| ()),
         ApiKey::TxnOffsetCommit => newer::txn_offset_commit(version, body).map(|_| ()),
+        ApiKey::AddRaftVoter => newer::add_raft_voter(version, body).map(|_| ()),
         ApiKey::WriteTxnMarkers => newer::write_txn_markers(version, body).map(|_| ()),
         key => panic!("{key:?} has no decoder of its own"),
     }
