@@ -8,19 +8,12 @@
 use uuid::Uuid;
 
 use super::elections::Transit;
+use super::forms::{Form, SECOND, THIRD};
 use super::image::{BrokerImage, ConfigResource, ControllerImage, Endpoint, FeatureRange, PartitionImage};
 use super::record::{BrokerChange, PartitionChange, Record, Stamp};
 use crate::base::{BrokerEpoch, BrokerId, LeaderEpoch, PartitionIndex, ProducerId, TopicId, TopicName};
 
 const BATCH_VERSION: u8 = 1;
-/// The version that every record begins with. One is written in the lowest version that has all of it: a node alone
-/// writes what its older versions read.
-const FIRST: u8 = 0;
-/// With what only a cluster has: [`BrokerImage::shutting_down`], [`PartitionImage::transit`].
-const SECOND: u8 = 1;
-/// With [`BrokerImage::features`], too.
-const THIRD: u8 = 2;
-
 /// Why stored bytes are not what was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
@@ -141,20 +134,14 @@ impl Writer<'_> {
     }
 
     fn record(&mut self, record: &Record) {
-        let head_of = |writer: &mut Self, kind: u8, version: u8| {
-            writer.u8(kind);
-            writer.u8(version);
-        };
-        let head = |writer: &mut Self, kind: u8| head_of(writer, kind, FIRST);
-        let version = |has_more: bool| if has_more { SECOND } else { FIRST };
+        let Form { kind, version } = Form::of(record);
+        self.u8(kind);
+        self.u8(version);
         match record {
             Record::Cluster { id } => {
-                head(self, 0);
                 self.text(id);
             }
             Record::BrokerRegistered(broker) => {
-                let has_features = !broker.features.is_empty();
-                head_of(self, 1, if has_features { THIRD } else { version(broker.shutting_down) });
                 self.broker(&broker.id);
                 self.signed(broker.epoch.0);
                 self.uuid(&broker.incarnation);
@@ -162,35 +149,30 @@ impl Writer<'_> {
                 self.option(&broker.rack, |writer, rack| writer.text(rack));
                 self.bool(broker.fenced);
                 self.uuids(&broker.log_dirs);
-                if broker.shutting_down || has_features {
+                if version >= SECOND {
                     self.bool(broker.shutting_down);
                 }
-                if has_features {
+                if version >= THIRD {
                     self.list(&broker.features, Self::feature);
                 }
             }
             Record::BrokerFenced { id, epoch } => {
-                head(self, 2);
                 self.broker(id);
                 self.signed(epoch.0);
             }
             Record::BrokerUnfenced { id, epoch } => {
-                head(self, 3);
                 self.broker(id);
                 self.signed(epoch.0);
             }
             Record::BrokerRemoved { id, epoch } => {
-                head(self, 4);
                 self.broker(id);
                 self.signed(epoch.0);
             }
             Record::Topic { name, id } => {
-                head(self, 5);
                 self.text(name);
                 self.uuid(&id.0);
             }
             Record::Partition { topic, index, partition } => {
-                head_of(self, 6, version(partition.transit.is_some()));
                 self.uuid(&topic.0);
                 self.signed(i64::from(index.0));
                 self.brokers(&partition.replicas);
@@ -204,7 +186,6 @@ impl Writer<'_> {
                 }
             }
             Record::PartitionChanged(change) => {
-                head_of(self, 7, version(change.transit.is_some()));
                 self.uuid(&change.topic.0);
                 self.signed(i64::from(change.index.0));
                 self.option(&change.leader, |writer, leader| writer.option(leader, Self::broker));
@@ -216,28 +197,23 @@ impl Writer<'_> {
                 }
             }
             Record::TopicRemoved { id } => {
-                head(self, 8);
                 self.uuid(&id.0);
             }
             Record::Config { resource, name, value } => {
-                head(self, 9);
                 self.resource(resource);
                 self.text(name);
                 self.option(value, |writer, value| writer.text(value));
             }
             Record::ProducerIds { broker, epoch, next } => {
-                head(self, 10);
                 self.broker(broker);
                 self.signed(epoch.0);
                 self.signed(next.0);
             }
             Record::Feature { name, level } => {
-                head(self, 11);
                 self.text(name);
                 self.signed(i64::from(*level));
             }
             Record::BrokerChanged(change) => {
-                head(self, 12);
                 self.broker(&change.id);
                 self.signed(change.epoch.0);
                 self.option(&change.fenced, |writer, fenced| writer.bool(*fenced));
@@ -246,18 +222,15 @@ impl Writer<'_> {
                 self.stamp(&change.rules);
             }
             Record::DirectoryFailed { broker, epoch, directory, rules } => {
-                head(self, 18);
                 self.broker(broker);
                 self.signed(epoch.0);
                 self.uuid(directory);
                 self.stamp(rules);
             }
             Record::ControllerRegistered(controller) => {
-                head(self, 20);
                 self.controller(controller);
             }
             Record::ClientQuota { entity, key, limit } => {
-                head(self, 13);
                 self.quota_entity(entity);
                 self.u8(*key as u8);
                 self.option(limit, Self::quota_limit);
@@ -453,11 +426,10 @@ impl<'a> Reader<'a> {
 
     fn record(&mut self) -> Result<Record, DecodeError> {
         let (kind, version) = (self.u8()?, self.u8()?);
-        let has_more = match (kind, version) {
-            (_, FIRST) => false,
-            (1 | 6 | 7, SECOND) | (1, THIRD) => true,
-            _ => return Err(DecodeError::Kind { kind, version }),
-        };
+        if (Form { kind, version }).level().is_none() {
+            return Err(DecodeError::Kind { kind, version });
+        }
+        let has_more = version >= SECOND;
         Ok(match kind {
             0 => Record::Cluster { id: self.text()?.to_owned() },
             1 => Record::BrokerRegistered(BrokerImage {

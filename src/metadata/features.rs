@@ -11,6 +11,10 @@ pub const TRANSACTION_VERSION: &str = "transaction.version";
 /// Share groups (KIP-932): at level 1 they are served.
 pub const SHARE_VERSION: &str = "share.version";
 
+/// In which forms the metadata's records are written (`forms`). Kafka's `metadata.version` is the same for its own log: no
+/// level of that is told, for no node of Kafka's may join.
+pub const METADATA_VERSION: &str = "kuring.metadata.version";
+
 /// A feature and its levels; level 0 is the same as none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Feature {
@@ -24,6 +28,7 @@ pub struct Feature {
 /// All of them, ascending by name.
 pub const FEATURES: &[Feature] = &[
     Feature { name: GROUP_VERSION, min: 0, max: 1, initial: 1 },
+    Feature { name: METADATA_VERSION, min: 0, max: 1, initial: 1 },
     Feature { name: SHARE_VERSION, min: 0, max: 1, initial: 1 },
     Feature { name: TRANSACTION_VERSION, min: 0, max: 2, initial: 2 },
 ];

@@ -13,6 +13,7 @@ mod command_codec;
 mod controller;
 pub mod elections;
 mod features;
+mod forms;
 mod image;
 mod kafka;
 mod names;
@@ -36,7 +37,8 @@ pub use controller::{
     ClusterSettings, ConfigRules, Controller, ControllerSettings, IdSource, Outcome, Sessions,
 };
 pub use features::{
-    FEATURES, Feature, GROUP_VERSION, SHARE_VERSION, TRANSACTION_VERSION, below_initial, own_features,
+    FEATURES, Feature, GROUP_VERSION, METADATA_VERSION, SHARE_VERSION, TRANSACTION_VERSION, below_initial,
+    own_features,
 };
 pub use image::{
     BrokerImage, ConfigResource, ControllerImage, Endpoint, FeatureRange, Image, LOST_DIRECTORY, Overrides,

@@ -257,7 +257,7 @@ pub(super) fn check_epoch(image: &Image, id: BrokerId, epoch: BrokerEpoch) -> Re
 #[cfg(test)]
 mod tests {
     use super::super::super::command::{Command, CreateTopics, NewTopic};
-    use super::super::testing::Cluster;
+    use super::super::testing::{Cluster, range_of};
     use super::*;
     use crate::base::PartitionIndex;
 
@@ -333,6 +333,7 @@ mod tests {
 
     #[test]
     fn a_broker_that_cannot_work_at_a_finalized_level_is_refused() {
+        use super::super::super::features::TRANSACTION_VERSION;
         use super::super::super::image::FeatureRange;
         let mut cluster = Cluster::of_many(1);
         let code = |cluster: &mut Cluster, change: fn(&mut Vec<FeatureRange>)| {
@@ -343,13 +344,17 @@ mod tests {
         };
         let new = |min, max| FeatureRange { name: "new".to_owned(), min, max };
         let refused = Err(ErrorCode::UnsupportedVersion);
-        assert_eq!(code(&mut cluster, |features| features[2].max = 1), refused, "transactions are at 2");
+        assert_eq!(
+            code(&mut cluster, |features| range_of(features, TRANSACTION_VERSION).max = 1),
+            refused,
+            "it is at 2"
+        );
         assert_eq!(
             code(&mut cluster, |features| features.truncate(2)),
             refused,
             "it does not know it at all"
         );
-        assert_eq!(code(&mut cluster, |features| features[2].min = 3), refused);
+        assert_eq!(code(&mut cluster, |features| range_of(features, TRANSACTION_VERSION).min = 3), refused);
         assert_eq!(
             code(&mut cluster, |features| {
                 let range = FeatureRange { name: "new".to_owned(), min: 1, max: 2 };
@@ -360,7 +365,7 @@ mod tests {
         );
         let mut request = cluster.registration(2, None);
         request.features.push(new(0, 2));
-        request.features[2].max = 9;
+        range_of(&mut request.features, TRANSACTION_VERSION).max = 9;
         cluster.run(Command::RegisterBroker(request.clone())).unwrap();
         let known = cluster.state.image().broker(BrokerId(2)).unwrap().features.clone();
         assert_eq!(known, request.features);

@@ -1,7 +1,7 @@
 //! UpdateFeatures: which levels may be finalized (Kafka's `FeatureControlManager`).
 
 use super::super::command::{FeatureUpdate, Refusal, Response, UpdateFeatures, UpgradeType};
-use super::super::features::FEATURES;
+use super::super::features::{FEATURES, METADATA_VERSION};
 use super::super::image::Image;
 use super::super::record::Record;
 use super::Decision;
@@ -48,6 +48,15 @@ fn check(image: &Image, update: &FeatureUpdate) -> Result<(), Refusal> {
              unsafe downgrade.",
         ),
         (_, true, false) => refuse("Can't downgrade to a newer version."),
+        // The log may hold what a node of the lower level cannot read: it would stop.
+        (true, ..) if name == METADATA_VERSION => match upgrade {
+            UpgradeType::UnsafeDowngrade => {
+                refuse("Unsafe metadata downgrade is not supported in this version.")
+            }
+            _ => refuse(
+                "Refusing to perform the requested downgrade because it might delete metadata information.",
+            ),
+        },
         _ => Ok(()),
     }
 }
@@ -68,7 +77,7 @@ fn without(image: &Image, name: &str, level: i16) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::Cluster;
+    use super::super::testing::{Cluster, range_of};
     use super::*;
     use crate::metadata::{Command, GROUP_VERSION, TRANSACTION_VERSION, below_initial};
 
@@ -114,13 +123,32 @@ mod tests {
         assert_eq!(cluster.state.image().feature(GROUP_VERSION), None);
         assert_eq!(below(&cluster), [(GROUP_VERSION, 0), (TRANSACTION_VERSION, 1)]);
     }
+
+    #[test]
+    fn the_level_of_the_metadata_is_never_lowered() {
+        use UpgradeType::{SafeDowngrade, UnsafeDowngrade, Upgrade};
+        let mut cluster = Cluster::of(1);
+        assert_eq!(cluster.state.image().feature(METADATA_VERSION), Some(1));
+        for (upgrade, words) in [
+            (Upgrade, "without setting the upgrade type"),
+            (SafeDowngrade, "might delete metadata information"),
+            (UnsafeDowngrade, "Unsafe metadata downgrade is not supported"),
+        ] {
+            let refusal = cluster.run(update(METADATA_VERSION, 0, upgrade, false)).unwrap_err();
+            assert_eq!(refusal.code, ErrorCode::InvalidUpdateVersion);
+            assert!(refusal.message.contains(words), "{}", refusal.message);
+        }
+        cluster.run(update(METADATA_VERSION, 1, Upgrade, false)).unwrap();
+        assert!(cluster.run(update(METADATA_VERSION, 2, Upgrade, false)).is_err());
+    }
+
     #[test]
     fn no_level_is_finalized_that_a_registered_broker_cannot_work_at() {
         let mut cluster = Cluster::of_many(1);
         let lowered = update(TRANSACTION_VERSION, 1, UpgradeType::SafeDowngrade, false);
         cluster.run(lowered).unwrap();
         let mut old = cluster.registration(2, None);
-        old.features[2].max = 1;
+        range_of(&mut old.features, TRANSACTION_VERSION).max = 1;
         cluster.run(Command::RegisterBroker(old)).unwrap();
         let raised = || update(TRANSACTION_VERSION, 2, UpgradeType::Upgrade, false);
         let refusal = cluster.run(raised()).unwrap_err();
@@ -129,7 +157,7 @@ mod tests {
         let id = crate::base::BrokerId(2);
         cluster.run(Command::UnregisterBroker { id }).unwrap();
         let mut features = crate::metadata::own_features();
-        features[2].max = 1;
+        range_of(&mut features, TRANSACTION_VERSION).max = 1;
         let controller = crate::metadata::ControllerImage {
             id,
             incarnation: uuid::Uuid::from_u128(5),
@@ -139,7 +167,8 @@ mod tests {
         let mut register = |controller| cluster.run(Command::RegisterController(controller)).unwrap();
         register(controller.clone());
         let version = cluster.state.image().version();
-        assert_eq!(cluster.state.image().controller(id).unwrap().features[2].max, 1);
+        let known = cluster.state.image().controller(id).unwrap().features.clone();
+        assert!(known.iter().any(|range| range.name == TRANSACTION_VERSION && range.max == 1));
         let refusal = cluster.run(raised()).unwrap_err();
         assert!(refusal.message.ends_with("Controller 2 only supports versions 0-1"), "{}", refusal.message);
         let newer =

@@ -25,6 +25,8 @@ use uuid::Uuid;
 
 use super::codec;
 use super::command::{Command, Refusal, Response};
+use super::features::METADATA_VERSION;
+use super::forms::{self, Missing};
 use super::image::{ConfigResource, Image, Overrides};
 use super::record::{Record, Stamp};
 pub use sessions::Sessions;
@@ -216,6 +218,7 @@ impl Controller {
             Command::AlterClientQuotas(request) => quotas::alter(image, request),
             Command::Limited(quota, command) => return self.limited(image, &quota, *command, now),
         };
+        check_level(image, &records)?;
         let bytes = check_size(&records)?;
         Ok(Outcome { records, bytes, response })
     }
@@ -236,6 +239,15 @@ impl Controller {
             }
         }
     }
+}
+
+/// Nothing is written that a node at the finalized level might not know.
+fn check_level(image: &Image, records: &[Record]) -> Result<(), Refusal> {
+    let Some(Missing { needed, finalized }) = forms::missing_level(image, records) else { return Ok(()) };
+    let text = format!(
+        "The change needs {METADATA_VERSION} {needed}, and {finalized} is finalized: raise it first."
+    );
+    Err(Refusal::new(ErrorCode::UnsupportedVersion, text))
 }
 
 /// The stored size of the records.
@@ -260,6 +272,7 @@ pub(crate) mod testing {
 
     use super::super::command::{AlterIsr, AlterPartition, AlteredPartition, Heartbeat, RegisterBroker};
     use super::super::features::own_features;
+    use super::super::image::FeatureRange;
     use super::super::state::State;
     use super::*;
     use crate::base::{BrokerEpoch, BrokerId, LeaderEpoch, PartitionIndex};
@@ -303,6 +316,11 @@ pub(crate) mod testing {
         fn default_value(&self, _resource: &ConfigResource, name: &str) -> Option<String> {
             (name == "cleanup.policy").then(|| "delete".to_owned())
         }
+    }
+
+    /// Of a feature that is there.
+    pub fn range_of<'a>(features: &'a mut [FeatureRange], name: &str) -> &'a mut FeatureRange {
+        features.iter_mut().find(|range| range.name == name).unwrap()
     }
 
     pub struct Cluster {
