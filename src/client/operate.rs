@@ -209,8 +209,8 @@ impl Cluster {
                 leader: BrokerId(found.leader_id.0),
                 epoch: LeaderEpoch(found.leader_epoch),
                 high_watermark: Offset(found.high_watermark),
-                voters: found.current_voters.iter().map(quorum_replica).collect(),
-                observers: found.observers.iter().map(quorum_replica).collect(),
+                voters: quorum_replicas(&found.current_voters),
+                observers: quorum_replicas(&found.observers),
             })
         })
     }
@@ -347,6 +347,13 @@ impl Cluster {
 
 fn ids(ids: &[kafka_protocol::messages::BrokerId]) -> Vec<BrokerId> {
     ids.iter().map(|id| BrokerId(id.0)).collect()
+}
+
+/// In order of their ids.
+fn quorum_replicas(states: &[ReplicaState]) -> Vec<QuorumReplica> {
+    let mut replicas: Vec<QuorumReplica> = states.iter().map(quorum_replica).collect();
+    replicas.sort_by_key(|replica| replica.id);
+    replicas
 }
 
 fn quorum_replica(state: &ReplicaState) -> QuorumReplica {

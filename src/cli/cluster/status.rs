@@ -76,7 +76,7 @@ fn as_text(health: &Health) -> String {
         ("brokers", with_ids(format!("{} alive", health.alive.len()), "fenced", &health.fenced)),
     ];
     if let Some((voters, behind)) = &health.voters {
-        rows.push(("quorum", with_ids(format!("{voters} voters"), "behind", behind)));
+        rows.push(("quorum", with_ids(format!("{voters} voting"), "behind", behind)));
     }
     rows.push(("topics", format!("{}, {} partitions", health.topics, health.partitions)));
     for (what, list) in lists(health) {
