@@ -66,9 +66,15 @@ pub fn decode(api: &Api, version: i16, body: &Bytes) {
             let Ok(request) = guard::decode::<$request>(version, body) else { return };
             let mut again = BytesMut::new();
             // One that kafka-protocol knows by another version.
-            request.encode(&mut again, api.codec_version(version)).expect("what was decoded can be encoded");
-            let second = guard::decode::<$request>(version, &again.freeze());
-            assert_eq!(second.expect("what was encoded can be decoded"), request);
+            let codec_version = api.codec_version(version);
+            request.encode(&mut again, codec_version).expect("what was decoded can be encoded");
+            let again = again.freeze();
+            // The codec writes some unknown tags (twice the same, above 2^31) so that it cannot read them itself.
+            let theirs = <$request>::decode(&mut again.clone(), codec_version);
+            if theirs.is_ok_and(|theirs| theirs == request) {
+                let second = guard::decode::<$request>(version, &again);
+                assert_eq!(second.expect("what was encoded can be decoded"), request);
+            }
         }};
     }
     match api.key {
@@ -168,7 +174,7 @@ pub fn hot_path(data: &[u8]) {
 fn produce(version: i16, body: &Bytes) {
     let Ok(request) = ProduceRequest::decode(version, body) else { return };
     // Counts that passed ours cannot make the other codec allocate.
-    if let Ok(theirs) = messages::ProduceRequest::decode(&mut body.clone(), version) {
+    if let Some(theirs) = as_written::<messages::ProduceRequest>(version, body) {
         assert_eq!(theirs.timeout_ms, request.timeout_ms);
         assert_eq!(theirs.topic_data.len(), request.topics.len());
         for (theirs, ours) in theirs.topic_data.iter().zip(&request.topics) {
@@ -215,7 +221,7 @@ fn produce(version: i16, body: &Bytes) {
 
 fn fetch(version: i16, body: &Bytes) {
     let Ok(request) = FetchRequest::decode(version, body) else { return };
-    if let Ok(theirs) = messages::FetchRequest::decode(&mut body.clone(), version) {
+    if let Some(theirs) = as_written::<messages::FetchRequest>(version.min(FETCH_UNTAGGED), body) {
         assert_eq!((theirs.max_wait_ms, theirs.min_bytes), (request.max_wait_ms, request.min_bytes));
         assert_eq!(theirs.topics.len(), request.topics.len());
         for (theirs, ours) in theirs.topics.iter().zip(&request.topics) {
@@ -276,6 +282,19 @@ fn fetch(version: i16, body: &Bytes) {
     let theirs = messages::FetchResponse::decode(&mut body, version).expect("our answer is readable");
     assert!(body.is_empty());
     assert_eq!(theirs.responses.len(), request.topics.len());
+}
+
+/// Later versions differ by known tagged fields in the midst of a request: kafka-protocol reads them without a look at the
+/// length that the peer gave, and what it then takes for counts it allocates. As unknown ones it takes them by their length.
+const FETCH_UNTAGGED: i16 = 16;
+
+/// The request as kafka-protocol reads it, if `body` begins as it would write it: of a known tagged field with another
+/// length than it should have, it reads on elsewhere than we do.
+fn as_written<T: Decodable + Encodable>(version: i16, body: &Bytes) -> Option<T> {
+    let request = T::decode(&mut body.clone(), version).ok()?;
+    let mut again = BytesMut::new();
+    request.encode(&mut again, version).ok()?;
+    body.starts_with(&again).then_some(request)
 }
 
 fn assert_named(ours: &TopicRef, name: &str, id: &uuid::Uuid) {

@@ -20,6 +20,10 @@ pub fn state_records(data: &[u8]) {
     let key = input.take(key_len);
     let value = has_value.then(|| input.rest());
     let Ok(record) = GroupRecord::decode(key, value) else { return };
+    // Of partitions' metadata, a record of older Kafka, only the deletion is ever written.
+    if key.starts_with(&[0, 4]) && has_value {
+        return;
+    }
     let again = record.encode();
     let decoded = GroupRecord::decode(&again.key, again.value.as_deref());
     assert_eq!(decoded.expect("what was encoded can be decoded"), record);

@@ -64,6 +64,9 @@ integer_id! {
 
 impl Offset {
     pub const ZERO: Offset = Offset(0);
+    /// What lies above it in a file or a replica's answer is damage: no log gets there by appends (a billion a second take
+    /// 146 years), and below it no sum of offsets overflows.
+    pub const MAX: Offset = Offset(1 << 62);
 
     /// The offset `count` records further on.
     pub fn plus(self, count: i64) -> Offset {

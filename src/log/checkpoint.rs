@@ -61,7 +61,8 @@ pub(super) fn decode_offsets(bytes: &[u8]) -> Result<Vec<(TopicPartition, Offset
     decode(bytes, |fields| match fields {
         [topic, partition, offset] => {
             let partition = PartitionIndex(natural(partition)?);
-            Some((TopicPartition::new(*topic, partition), Offset(natural(offset)?)))
+            let offset = natural(offset).map(Offset).filter(|offset| *offset <= Offset::MAX)?;
+            Some((TopicPartition::new(*topic, partition), offset))
         }
         _ => None,
     })
@@ -121,6 +122,8 @@ mod tests {
         assert_eq!(error("0\nx\n"), CheckpointError::Count { found: "x".into() });
         assert_eq!(error("0\n2\nt 0 0\n"), CheckpointError::WrongCount { expected: 2, found: 1 });
         assert_eq!(error("0\n1\nt 0 -1\n"), CheckpointError::Entry { line: 3, text: "t 0 -1".into() });
+        assert!(decode_offsets(b"0\n1\nt 0 4611686018427387904\n").is_ok());
+        assert!(decode_offsets(b"0\n1\nt 0 4611686018427387905\n").is_err(), "no log ends there");
         assert_eq!(decode_epochs(&[0xff]), Err(CheckpointError::NotText));
     }
 }

@@ -99,7 +99,10 @@ impl<F: Files> Log<F> {
         if !head.is_intact(entry) {
             return Err(format!("the checksum of the batch at offset {} does not match", head.base_offset()));
         }
-        if head.last_offset() < self.log_end() || head.last_offset_delta() < 0 {
+        if head.last_offset() < self.log_end()
+            || head.last_offset() > Offset::MAX
+            || head.last_offset_delta() < 0
+        {
             return Err(format!("the batch at offset {} does not follow", head.base_offset()));
         }
         if !head.attributes().is_control() || !head.producer_id().is_some() {

@@ -78,7 +78,7 @@ impl FileName {
         if digits.len() != 20 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
             return None;
         }
-        let base = Offset(digits.parse().ok()?);
+        let base = digits.parse().ok().map(Offset).filter(|base| *base <= Offset::MAX)?;
         let extension = parts.next()?;
         let kind = FileKind::ALL.into_iter().find(|kind| kind.extension() == extension)?;
         let stage = match parts.next() {
@@ -192,6 +192,7 @@ mod tests {
         assert_eq!(FileName::parse("170.log"), None);
         assert_eq!(FileName::parse("leader-epoch-checkpoint"), None);
         assert_eq!(FileName::parse("99999999999999999999.log"), None);
+        assert_eq!(FileName::parse("09223372036854775807.log"), None, "no log gets there");
     }
 
     #[test]

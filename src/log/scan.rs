@@ -92,6 +92,9 @@ impl<'a, H: FileHandle> Scan<'a, H> {
         if head.base_offset() < self.expected || head.last_offset_delta() < 0 {
             return Ok(Step::Bad("the offsets go backwards"));
         }
+        if head.last_offset() > Offset::MAX {
+            return Ok(Step::Bad("the offsets are above those a log can have"));
+        }
         let found = Found { position: self.position, head };
         self.position = found.end();
         self.expected = head.next_offset();

@@ -1,6 +1,8 @@
 //! The gate to the message codecs of kafka-protocol, which allocate from counts on the wire before they
 //! look whether the bytes are there: a five-byte request can ask for 300 GB. Every request passes a walk
-//! over its schema first, which allocates nothing; only then the codec runs.
+//! over its schema first, which allocates nothing; only then the codec runs. A request with known tagged fields is not for
+//! this gate: the codec reads them without a look at their length, and what follows elsewhere than the walk did. Of those
+//! that are served only Fetch has any, and it has a decoder of its own.
 
 mod schema;
 #[cfg(test)]
