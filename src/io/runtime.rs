@@ -35,8 +35,8 @@ pub use self::preflight::{PreflightError, preflight};
 pub(crate) use self::ring::{Interest, Readiness};
 pub(crate) use self::task::watch;
 pub use self::task::{
-    Queue, QueueWork, Task, TimeSlice, Work, need_yield, sleep, sleep_until, spawn, work, yield_if_needed,
-    yield_now,
+    Queue, QueueWork, Task, TimeSlice, Work, give_way, need_yield, sleep, sleep_until, spawn, work,
+    yield_if_needed, yield_now,
 };
 pub use self::watchdog::{StallReport, stalls};
 

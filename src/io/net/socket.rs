@@ -18,9 +18,9 @@ use super::SocketOptions;
 use super::gathering::{Gathered, Gathering, Rest};
 use super::listener::{local_addr, peer_addr};
 use crate::io::chunk::ReceiveBuffer;
-use crate::io::runtime::{Interest, Readiness, watch, yield_if_needed};
+use crate::io::runtime::{Interest, Readiness, give_way, watch};
 
-/// After so much the other tasks get a turn if theirs is due.
+/// After so much the other tasks go first: it takes some 100 µs.
 const SENT_PER_TURN_BYTES: usize = 256 * 1024;
 /// The kernel takes at most this many slices per call (`IOV_MAX`).
 const SLICES_PER_CALL_MAX: usize = 1024;
@@ -296,7 +296,7 @@ impl SocketWriter {
         self.sent_bytes.set(self.sent_bytes.get() + sent as u64);
         if self.sent_this_turn >= SENT_PER_TURN_BYTES {
             self.sent_this_turn = 0;
-            yield_if_needed().await;
+            give_way().await;
         }
     }
 }

@@ -225,6 +225,30 @@ fn news_of_a_socket_comes_while_another_task_can_always_run() {
     });
 }
 
+#[test]
+fn who_gives_way_lets_those_go_first_whose_news_has_come_meanwhile() {
+    run_shard("polite", || async {
+        let (here, mut there) = std::os::unix::net::UnixStream::pair().unwrap();
+        let readiness = task::watch(here.as_fd(), ring::Interest::Readable);
+        let has_come = Rc::new(Cell::new(false));
+        let noted = has_come.clone();
+        let waiting = spawn(Queue::Serve, "waits", async move {
+            std::future::poll_fn(|cx| readiness.poll_ready(cx)).await.unwrap();
+            noted.set(true);
+        });
+        sleep(Duration::from_millis(20)).await;
+        let sender = spawn(Queue::Serve, "sends", async move {
+            there.write_all(&[1]).unwrap();
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_micros(200) {}
+            give_way().await;
+            has_come.get()
+        });
+        assert!(sender.await, "its turn was not over, but it had taken long");
+        waiting.await;
+    });
+}
+
 /// IO, deadlines and wakes from outside are looked after between the polls of a queue that always has more to run.
 #[test]
 fn a_queue_that_is_never_empty_keeps_no_other_from_its_turn() {
