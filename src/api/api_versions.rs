@@ -118,7 +118,13 @@ mod tests {
         assert_eq!(told(3).supported_features, [], "they begin at level 0");
         let features = told(4).supported_features;
         let shown: Vec<_> = features.iter().map(|it| (&*it.name, it.min_version, it.max_version)).collect();
-        assert_eq!(shown, [("group.version", 0, 1), ("share.version", 0, 1), ("transaction.version", 0, 2)]);
+        let all = [
+            ("group.version", 0, 1),
+            ("kuring.metadata.version", 0, 1),
+            ("share.version", 0, 1),
+            ("transaction.version", 0, 2),
+        ];
+        assert_eq!(shown, all);
         let finalized = told(3).finalized_features;
         let levels: Vec<_> = finalized.iter().map(|it| (&*it.name, it.max_version_level)).collect();
         assert_eq!(levels, [("group.version", 1)]);
