@@ -11,8 +11,8 @@ import figures
 import machine
 from kinds import Amounts, Run
 from load import LoadFailed, Measurement, Tools
-from peers import Peer, PeerFailed
-from workloads import BASE, Workload
+from peers import Peer, PeerFailed, script_name
+from workloads import BASE, REPLICATED, Workload
 
 # A peer that warms up is measured after so much, once two windows in a row agree.
 WARM_SECONDS_MIN = 120.0
@@ -93,17 +93,18 @@ class Bench:
 
     def peer(self, name: str, workload: Workload) -> Peer:
         settings = workload.settings_of(name)
-        found = self.running.get(name)
+        key = script_name(name, workload.nodes)
+        found = self.running.get(key)
         if found and found.settings == settings and found.process is not None and found.process.poll() is None:
             return found
         if found:
             found.remove()
         cpus = self.cpus.broker
-        if "kuring.shards" in settings and len(cpus) < int(settings["kuring.shards"]):
-            # Two shards want two processors, though the client be on one of them.
+        if workload.nodes > 1 or len(cpus) < int(settings.get("kuring.shards", 1)):
+            # Several nodes, and two shards, want more than one processor, though the client be on one of them.
             cpus = self.cpus.broker | self.cpus.client
-        peer = Peer(name, os.path.join(self.tools.folder, name), cpus, self.environment, settings)
-        self.running[name] = peer
+        peer = Peer(name, os.path.join(self.tools.folder, key), cpus, self.environment, workload.nodes, settings)
+        self.running[key] = peer
         self.titles[name] = peer.title
         peer.start()
         return peer
@@ -121,9 +122,10 @@ class Bench:
             return "cold"
         notes = []
         if not peer.is_warm:
-            base = Run(self.tools, peer, BASE, Amounts(seconds=WINDOW_SECONDS, produce_bytes_max=1 << 40))
+            of = BASE if peer.nodes == 1 else REPLICATED
+            base = Run(self.tools, peer, of, Amounts(seconds=WINDOW_SECONDS, produce_bytes_max=1 << 40))
             steady = settle(base, WARM_WINDOWS_MAX, lambda: (
-                time.monotonic() - peer.driven_since >= WARM_SECONDS_MIN and peer.driven_bytes >= WARM_BYTES_MIN))
+                time.monotonic() - peer.driven_since >= WARM_SECONDS_MIN and peer.driven_bytes * of.nodes >= WARM_BYTES_MIN))
             base.finish()
             peer.is_warm = True
             notes.append(f"warmed for {time.monotonic() - peer.driven_since:.0f} s with {peer.driven_bytes / 1e9:.0f} GB"
@@ -140,9 +142,9 @@ class Bench:
         end = time.monotonic() + QUIET_SECONDS_MAX
         others = [other for other in self.running.values() if other.process is not None and other.process.poll() is None]
         while time.monotonic() < end:
-            before = [machine.cpu_seconds(other.pid) for other in others]
+            before = [other.cpu_seconds() for other in others]
             time.sleep(0.3)
-            used = [machine.cpu_seconds(other.pid) - start for other, start in zip(others, before)]
+            used = [other.cpu_seconds() - start for other, start in zip(others, before)]
             if all(cpu / 0.3 < QUIET_SHARE for cpu in used):
                 return
 
@@ -152,7 +154,7 @@ class Bench:
         except (LoadFailed, PeerFailed) as error:
             say(f"  {run.peer.name}: {error}")
         if run.peer.process is None or run.peer.process.poll() is not None:
-            self.running.pop(run.peer.name, None)
+            self.running.pop(script_name(run.peer.name, run.peer.nodes), None)
             run.peer.remove()
 
     def failed(self, name: str, error: Exception) -> dict:

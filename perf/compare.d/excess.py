@@ -86,7 +86,7 @@ def profiled(bench, of: Workload, peer_name: str, figure: str) -> dict[str, floa
         bench.warm(run)
         with tempfile.TemporaryDirectory(dir=bench.tools.folder) as folder:
             samples = os.path.join(folder, "perf.data")
-            measured, groups = sampled(peer.pid, samples, run.measure)
+            measured, groups = sampled(peer.pids, samples, run.measure)
     finally:
         bench.finish(run)
     whole = figures.of_run(measured, of).get(figure)
@@ -96,8 +96,8 @@ def profiled(bench, of: Workload, peer_name: str, figure: str) -> dict[str, floa
     return {group: whole * count / total for group, count in groups.items()}
 
 
-def sampled(pid: int, path: str, load: Callable[[], Measurement]) -> tuple[Measurement, Counter]:
-    command = ["perf", "record", "-e", "cpu-clock", "-F", str(SAMPLES_PER_SECOND), "-g", "-p", str(pid), "-o", path]
+def sampled(pids: list[int], path: str, load: Callable[[], Measurement]) -> tuple[Measurement, Counter]:
+    command = ["perf", "record", "-e", "cpu-clock", "-F", str(SAMPLES_PER_SECOND), "-g", "-p", ",".join(map(str, pids)), "-o", path]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as recorder:
         try:
             measured = load()

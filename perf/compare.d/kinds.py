@@ -221,7 +221,7 @@ def restart(peer: Peer) -> None:
 def memory(run: Run) -> Measurement:
     restart(run.peer)
     time.sleep(IDLE_SECONDS)
-    idle = machine.resident_mib(run.peer.pid)
+    idle = run.peer.resident_mib()
     measured = paced_end_to_end(run)
     measured.extra |= {"idle MiB": idle, "loaded MiB": measured.peak_mib}
     return measured
@@ -238,11 +238,11 @@ def start(run: Run) -> Measurement:
     for _ in range(run.amounts.starts):
         stopped.append(peer.stop())
         ready.append(until(peer, lambda probe: probe.takes_a_record("first")))
-        cpu.append(machine.cpu_seconds(peer.pid))
+        cpu.append(peer.cpu_seconds())
     median = lambda values: sorted(values)[len(values) // 2] * 1000
     extra = {"empty directory to ready ms": empty * 1000, "start to first record ms": median(ready),
              "SIGTERM to end ms": median(stopped), "CPU of the start ms": median(cpu)}
-    return Measurement(None, None, cpu[-1], 0.0, ready[-1], [], machine.resident_mib(peer.pid), extra=extra)
+    return Measurement(None, None, cpu[-1], 0.0, ready[-1], [], peer.resident_mib(), extra=extra)
 
 
 def until(peer: Peer, holds) -> float:
@@ -268,8 +268,8 @@ def idle_partitions(run: Run) -> Measurement:
         time.sleep(0.05)
     opened = time.monotonic() - run.peer.driven_since
     time.sleep(IDLE_SECONDS)
-    extra = {"partitions": float(count), "start s": max(started, opened), "idle MiB": machine.resident_mib(run.peer.pid)}
-    measured = Measurement(None, None, machine.cpu_seconds(run.peer.pid), 0.0, opened, [], extra["idle MiB"], extra=extra)
+    extra = {"partitions": float(count), "start s": max(started, opened), "idle MiB": run.peer.resident_mib()}
+    measured = Measurement(None, None, run.peer.cpu_seconds(), 0.0, opened, [], extra["idle MiB"], extra=extra)
     run.peer.remove()
     return measured
 

@@ -92,22 +92,30 @@ class Tools:
 
     def create(self, peer: Peer, name: str, partitions: int, configs: dict[str, str]) -> None:
         pairs = [word for pair in configs.items() for word in ("--config", "=".join(pair))]
-        self.topic(peer, "create", name, "--partitions", str(partitions), *pairs)
-        if peer.is_bare:
-            return
+        line = ["create", name, "--partitions", str(partitions), *pairs]
+        if peer.nodes > 1:
+            # Nodes that have just started do not all serve yet.
+            self._retried(peer, *line, "--replication-factor", str(peer.nodes), "--if-not-exists")
+        else:
+            self.topic(peer, *line)
         # Created is not yet led, where there are many.
+        if not peer.is_bare:
+            self._retried(peer, "describe", name)
+
+    def _retried(self, peer: Peer, *arguments: str) -> None:
         end = time.monotonic() + LED_SECONDS_MAX
         while True:
             try:
-                self.topic(peer, "describe", name)
+                self.topic(peer, *arguments)
                 return
             except LoadFailed:
-                if time.monotonic() > end:
+                if time.monotonic() > end or peer.process is None or peer.process.poll() is not None:
                     raise
                 time.sleep(0.2)
 
     def delete(self, peer: Peer, name: str) -> None:
-        self.topic(peer, "delete", name, "--if-exists")
+        line = ["delete", name, "--if-exists"]
+        self._retried(peer, *line) if peer.nodes > 1 else self.topic(peer, *line)
 
     def perf(self, peer: Peer, *arguments: str) -> Measurement:
         """Runs `kuring perf` to its end, watching the peer meanwhile."""
@@ -127,14 +135,14 @@ class Tools:
         return self._measure(peer, line, None)
 
     def _measure(self, peer: Peer, line: list[str], curve: str | None) -> Measurement:
-        before, started = machine.cpu_seconds(peer.pid), time.monotonic()
-        with machine.Memory(peer.pid) as memory:
+        before, started = peer.cpu_seconds(), time.monotonic()
+        with machine.Memory(peer.pids) as memory:
             report, usage = run(line, self.cpus)
             wall = time.monotonic() - started
             time.sleep(AFTER_SECONDS)
         measured = Measurement(
             produced=side(report.get("produced")), consumed=side(report.get("consumed")),
-            broker_cpu_seconds=machine.cpu_seconds(peer.pid) - before,
+            broker_cpu_seconds=peer.cpu_seconds() - before,
             client_cpu_seconds=report.get("client_cpu_seconds", usage), wall_seconds=wall,
             memory=memory.samples, peak_mib=memory.peak_mib)
         if curve and measured.latency:

@@ -17,14 +17,23 @@ SYS_CACHESTAT = 451
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-def cpu_seconds(pid: int) -> float:
-    """Processor time of a process with all its threads, those that have ended too, to the nanosecond."""
-    return time.clock_gettime(~pid << 3 | 2)
+def cpu_seconds(*pids: int) -> float:
+    """Processor time of processes with all their threads, those that have ended too, to the nanosecond."""
+    return sum(time.clock_gettime(~pid << 3 | 2) for pid in pids)
 
 
-def resident_mib(pid: int) -> float:
-    with open(f"/proc/{pid}/statm") as statm:
-        return int(statm.read().split()[1]) * PAGE / (1 << 20)
+def resident_mib(*pids: int) -> float:
+    pages = 0
+    for pid in pids:
+        with open(f"/proc/{pid}/statm") as statm:
+            pages += int(statm.read().split()[1])
+    return pages * PAGE / (1 << 20)
+
+
+def children(pid: int) -> list[int]:
+    """Of the first thread of a process."""
+    with open(f"/proc/{pid}/task/{pid}/children") as children:
+        return [int(child) for child in children.read().split()]
 
 
 @dataclass(frozen=True)
@@ -63,9 +72,9 @@ def confined(cpus: frozenset[int], cgroup: "Cgroup | None" = None):
 
 @dataclass
 class Memory:
-    """Samples the resident memory of a process while the block runs."""
+    """Samples the resident memory of processes, all together, while the block runs."""
 
-    pid: int
+    pids: list[int]
     samples: list[tuple[float, float]] = field(default_factory=list)
 
     def __enter__(self) -> "Memory":
@@ -82,7 +91,7 @@ class Memory:
         start = time.monotonic()
         while True:
             try:
-                self.samples.append((round(time.monotonic() - start, 2), round(resident_mib(self.pid), 2)))
+                self.samples.append((round(time.monotonic() - start, 2), round(resident_mib(*self.pids), 2)))
             except (FileNotFoundError, ProcessLookupError):
                 return
             if self._over.wait(0.1):

@@ -6,6 +6,7 @@ import glob
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -39,6 +40,8 @@ class Peer:
     folder: str
     cpus: frozenset[int]
     environment: dict[str, str]
+    # More than one: a cluster, whose script is NAME-cluster.
+    nodes: int = 1
     settings: dict[str, str] = field(default_factory=dict)
     cgroup: machine.Cgroup | None = None
     process: subprocess.Popen | None = None
@@ -48,7 +51,7 @@ class Peer:
     is_warm: bool = False
 
     def __post_init__(self) -> None:
-        self.script = os.path.join(SCRIPTS, self.name)
+        self.script = os.path.join(SCRIPTS, script_name(self.name, self.nodes))
         about = json.loads(self._script("about"))
         self.title: str = about["title"]
         self.warms: bool = about["warms"]
@@ -73,6 +76,22 @@ class Peer:
         if self.process is None or self.process.poll() is not None:
             raise PeerFailed(f"{self.name} does not run: {self.last_words()}")
         return self.process.pid
+
+    @property
+    def pids(self) -> list[int]:
+        """The brokers."""
+        if self.nodes == 1:
+            return [self.pid]
+        found = machine.children(self.pid)
+        if len(found) < self.nodes:
+            raise PeerFailed(f"{self.name}: {len(found)} of {self.nodes} nodes run: {self.last_words()}")
+        return found
+
+    def cpu_seconds(self) -> float:
+        return machine.cpu_seconds(*self.pids)
+
+    def resident_mib(self) -> float:
+        return machine.resident_mib(*self.pids)
 
     def prepare(self) -> None:
         settings = SETTINGS | self.settings
@@ -106,14 +125,22 @@ class Peer:
         """Ends the process and returns how long that took."""
         started = time.monotonic()
         if self.process is not None:
-            self.process.kill() if kill else self.process.terminate()
+            self._kill() if kill else self.process.terminate()
             try:
                 self.process.wait(STOP_SECONDS_MAX)
             except subprocess.TimeoutExpired:
-                self.process.kill()
+                self._kill()
                 self.process.wait()
             self.process = None
         return time.monotonic() - started
+
+    def _kill(self) -> None:
+        """What started the nodes of a cluster ends after them."""
+        if self.nodes > 1 and self.process.poll() is None:
+            for pid in machine.children(self.process.pid):
+                os.kill(pid, signal.SIGKILL)
+        else:
+            self.process.kill()
 
     def remove(self) -> None:
         self.stop(kill=True)
@@ -144,6 +171,10 @@ class Peer:
         if done.returncode != 0:
             raise PeerFailed(f"{self.name} {arguments[0]}: {done.stderr.strip() or done.stdout.strip()}")
         return done.stdout
+
+
+def script_name(peer: str, nodes: int) -> str:
+    return f"{peer}-cluster" if nodes > 1 else peer
 
 
 def free_port() -> int:

@@ -70,6 +70,13 @@ def produce(results: Results) -> list[Row]:
     ]
 
 
+def replicated(results: Results) -> list[Row]:
+    name = "replicated-1kb"
+    kuring, kafka = (results.get(name, peer, CPU) for peer in ("kuring", "kafka"))
+    beside = f" ({kuring:.2f} s/GB)" if kuring else ""
+    return [at_least("replicated produce, three nodes, acks=all: CPU per GB of all, less than Kafka's", name, ratio(kafka, kuring), 3.0, "≥ 3×", beside)]
+
+
 def crossing(results: Results) -> list[Row]:
     name = "1-topic-1-partition-1kb-crossing-shards"
     value = ratio(results.get(name, "kuring", CPU), results.get("1-topic-1-partition-1kb-one-shard", "kuring", CPU))
@@ -147,4 +154,4 @@ def stall(results: Results) -> list[Row]:
 
 
 ROWS: tuple[Callable[[Results], list[Row]], ...] = (
-    produce, crossing, lone, fetch, latency, start, memory, idle_partitions, recovery, stall)
+    produce, replicated, crossing, lone, fetch, latency, start, memory, idle_partitions, recovery, stall)

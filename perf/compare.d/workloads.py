@@ -12,6 +12,7 @@ MIB = 1 << 20
 ROLLING = {"segment.bytes": str(256 * MIB), "retention.bytes": str(512 * MIB), "file.delete.delay.ms": "0"}
 # All connections stay on the first of two shards.
 CROSSING = {"kuring.shards": "2", "kuring.connection.shards": "0", "kuring.connection.moves": "false"}
+REPLICATED_TOPIC = ROLLING | {"min.insync.replicas": "2"}
 KEEPING = {"segment.bytes": str(256 * MIB), "file.delete.delay.ms": "0"}
 
 
@@ -33,6 +34,8 @@ class Workload:
     # Topic settings of one peer only.
     topic_of: dict[str, dict[str, str]] = field(default_factory=dict)
     in_smoke: bool = False
+    # More than one: a cluster, each partition on every node of it.
+    nodes: int = 1
 
     def topic_settings(self, peer: str) -> dict[str, str]:
         return self.topic | self.topic_of.get(kind_of(peer), {})
@@ -52,6 +55,10 @@ def produce(name: str, about: str, **more) -> Workload:
 
 BASE = produce("1-topic-1-partition-1kb", "Produce as fast as the broker takes it: one connection, batches of 64 KiB, acks=all.",
                peers=ALL + ("limit-preallocating",), in_smoke=True)
+
+REPLICATED = produce("replicated-1kb",
+                     "Three nodes on all processors, two partitions led by each, three replicas of each: as fast as two in sync take it, acks=all. "
+                     "Processor time is that of all nodes, for each GB that was produced.", partitions=6, topic=REPLICATED_TOPIC, peers=BROKERS, nodes=3)
 
 WORKLOADS = (
     BASE,
@@ -105,6 +112,10 @@ WORKLOADS = (
     Workload("1-topic-1-partition-1kb-crossing-shards", "across_shards",
              "Every batch goes from the connection's shard to the partition's.", peers=("kuring",),
              settings={"kuring": CROSSING}),
+    REPLICATED,
+    Workload("replicated-1kb-rate-2000", "paced_end_to_end",
+             "The same three nodes: from the scheduled send over the followers to the reader, 2,000 records per second in small batches.", partitions=6,
+             rate=2000, topic=REPLICATED_TOPIC, peers=BROKERS, nodes=3),
     Workload("memory", "memory",
              "A new process: resident memory idle, then with 1,000 partitions and 1,000 connections at 20,000 records per second.",
              partitions=1000, rate=20_000, arguments=("--connections", "1000"), peers=BROKERS),
