@@ -62,18 +62,20 @@ impl Drop for Beyond {
 }
 
 impl Client {
-    /// `moves` says how often the connection has changed its shard.
+    /// `moves` says how often the connection has changed its shard, `broker` who has proved before that to be at the
+    /// other end.
     pub fn new(
         shard: Rc<Shard>,
         listener: ListenerName,
         peer: SocketAddr,
         sessions: FetchSessions,
         moves: u32,
+        broker: Option<BrokerId>,
     ) -> Self {
         let leaning = RefCell::new(Leaning::new(shard.id(), moves));
         let (waited, charged) = (Cell::default(), Cell::default());
         let (line, beyond, host) = (Rc::default(), RefCell::default(), OnceCell::new());
-        let greeter = RefCell::default();
+        let greeter = RefCell::new(broker.map(|broker| Box::new(Greeter::of(broker))));
         let share_sessions = ShareSessions::new(shard.clone());
         Self {
             shard,
@@ -94,7 +96,7 @@ impl Client {
     }
 
     /// The broker that has proved to be at the other end.
-    pub(super) fn broker(&self) -> Option<BrokerId> {
+    pub fn broker(&self) -> Option<BrokerId> {
         self.greeter.borrow().as_ref()?.broker()
     }
 
@@ -110,7 +112,7 @@ impl Client {
         if self.listener != self.shard.config().inter_broker_listener || !is_greeting {
             return None;
         }
-        // Its later requests belong to partitions of several shards.
+        // Its later requests belong to partitions of several shards; a follower's first fetch may say otherwise.
         self.leaning.borrow_mut().stay();
         let image = self.shard.image();
         let knows = |identity: &Identity| {

@@ -64,7 +64,7 @@ struct Merged {
 
 /// Serves a fetch.
 pub(super) async fn handle(client: &Rc<Client>, header: &RequestHeader, body: &Bytes) -> Outcome {
-    let request = match FetchRequest::decode(header.version, body) {
+    let mut request = match FetchRequest::decode(header.version, body) {
         Ok(request) => request,
         Err(error) => return malformed(header, error),
     };
@@ -72,8 +72,11 @@ pub(super) async fn handle(client: &Rc<Client>, header: &RequestHeader, body: &B
         Ok(follower) => follower,
         Err(code) => return encode(client, header, failure(code), Vec::new()),
     };
-    // A session may come of it, and sessions are this shard's.
-    client.leaning.borrow_mut().stay();
+    match follower.and_then(|_| replica_fetch::home(&client.shard, &request)) {
+        Some(home) if client.leaning.borrow_mut().follow(home) => replica_fetch::send_home(&mut request),
+        // A session may come of it, and sessions are this shard's.
+        _ => client.leaning.borrow_mut().stay(),
+    }
     let mut context = match client.sessions.begin(&request, header.version >= fetch::TOPIC_ID_VERSION) {
         Ok(context) => context,
         Err(code) => return encode(client, header, failure(code), Vec::new()),

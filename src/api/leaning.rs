@@ -5,7 +5,8 @@
 //! ([`crate::shard`]'s intake): it takes what it has time for. One that lives with its partitions and is not most of what
 //! its shard does asks whether it had better leave: a shard that has been too busy for a while lets one go after the
 //! other, each to the least busy shard. The amount that must have gone doubles with each move. (Connections of a group's
-//! members, which produce nothing, ask to live with the coordinator: [`crate::net`].)
+//! members, which produce nothing, ask to live with the coordinator: [`crate::net`].) A follower's connection goes by what
+//! it asks for first, and asks nobody: that shard has the work of its fetches in any case.
 
 use std::time::Duration;
 
@@ -54,6 +55,8 @@ pub struct Leaning {
     moves: u32,
     /// It has state on this shard.
     stays: bool,
+    /// It was to go where the partitions of a follower are.
+    has_followed: bool,
     candidate: ShardId,
     candidate_bytes: u64,
     bytes: u64,
@@ -77,6 +80,7 @@ impl Leaning {
             here,
             moves,
             stays: false,
+            has_followed: false,
             candidate: here,
             candidate_bytes: 0,
             bytes: 0,
@@ -93,6 +97,16 @@ impl Leaning {
     pub fn stay(&mut self) {
         self.stays = true;
         self.moves_to = None;
+    }
+
+    /// The connection is a follower's, of partitions that all are `owner`'s: it goes there before it gets state here. True
+    /// if it does; it is tried once.
+    pub fn follow(&mut self, owner: ShardId) -> bool {
+        let goes = owner != self.here && self.moves == 0 && !self.has_followed;
+        if goes {
+            (self.has_followed, self.moves_to) = (true, Some(owner));
+        }
+        goes
     }
 
     /// A produce request had so many bytes of records for `owner`.
@@ -254,6 +268,19 @@ mod tests {
         assert!(!leaning.is_due());
         leaning.note(THERE, WINDOW_BYTES);
         assert!(leaning.is_due());
+    }
+
+    #[test]
+    fn a_followers_connection_goes_to_its_partitions_once() {
+        let mut leaning = Leaning::new(HERE, 0);
+        leaning.stay();
+        assert!(!leaning.follow(HERE), "it is there");
+        assert!(leaning.follow(THERE));
+        assert_eq!(leaning.moves_to(), Some(THERE));
+        leaning.refused();
+        assert!(!leaning.follow(THERE), "it was refused");
+        assert_eq!(leaning.moves_to(), None);
+        assert!(!Leaning::new(THERE, 1).follow(HERE), "it has moved");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::beats::Run;
 use super::gate::{Gate, Pass};
+use crate::base::BrokerId;
 use crate::config::ListenerName;
 use crate::io::chunk::Standing;
 use crate::io::net::{Acceptor, Listener};
@@ -32,6 +33,8 @@ pub(super) struct Moved {
     pub standing: Standing,
     /// The heartbeats that it has brought in a row.
     pub beats: Run,
+    /// Who has proved to be at the other end, if that is a broker.
+    pub broker: Option<BrokerId>,
 }
 
 /// A listener in service. Dropping it does not stop it: [`Listening::stop`] does.

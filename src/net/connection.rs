@@ -175,7 +175,7 @@ pub(super) fn start(shard: &Rc<Shard>, connections: &Rc<Connections>, accepted: 
     }
     let closer = socket.closer();
     let (reader, writer) = socket.split();
-    let Moved { moves, standing, beats } = accepted.moved.unwrap_or_default();
+    let Moved { moves, standing, beats, broker } = accepted.moved.unwrap_or_default();
     let buffer = ReceiveBuffer::of(shard.chunks().clone(), standing);
     let registered = connections.register(Ends {
         received: buffer.state(),
@@ -195,6 +195,7 @@ pub(super) fn start(shard: &Rc<Shard>, connections: &Rc<Connections>, accepted: 
             accepted.peer,
             connections.sessions().clone(),
             moves,
+            broker,
         )),
         reader,
         writer,

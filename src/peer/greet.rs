@@ -130,6 +130,11 @@ impl Dialling<'_> {
 }
 
 impl Greeter {
+    /// Of a connection whose other end has proved to be `broker` before.
+    pub fn of(broker: BrokerId) -> Self {
+        Self(Heard::Proof(broker))
+    }
+
     /// The broker that has proved to be at the other end.
     pub fn broker(&self) -> Option<BrokerId> {
         match self.0 {

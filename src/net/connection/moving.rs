@@ -16,11 +16,11 @@ impl Connection {
         let moves = self.client.leaning.borrow().moves() + 1;
         self.shard.counters.connections_moved.increment();
         tracing::debug!(%peer, from = self.shard.id().index(), to = self.pass.shard(), "connection moves");
-        let (standing, beats) = (self.buffer.standing(), self.beats.run());
+        let (standing, beats, broker) = (self.buffer.standing(), self.beats.run(), self.client.broker());
         let Self { connections, pass, registered, reader, writer, .. } = self;
         // Off this shard's list before it is on the other's; nobody here closes it any more.
         drop((registered, reader, writer));
-        let moved = Some(Moved { moves, standing, beats });
+        let moved = Some(Moved { moves, standing, beats, broker });
         connections.hand_over(Accepted { fd, peer, listener, pass, moved, held: None });
     }
 
