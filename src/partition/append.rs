@@ -60,7 +60,8 @@ pub enum AppendFailure {
     Code(ErrorCode),
 }
 
-/// The end of an append: what the producer is told. `spent` is the payload, to be carried home.
+/// The end of an append: what the producer is told. `spent` is the payload, to be carried home; empty if it had to wait
+/// after it was written.
 pub struct Committed<T> {
     pub token: T,
     pub result: Result<Appended, AppendFailure>,
@@ -182,7 +183,17 @@ impl<F: Files, T> Partition<F, T> {
             self.write(batches, owners, now, committed);
         }
         turn.high_watermark_moved = self.advance_high_watermark(now, committed);
+        self.let_go_of_payloads();
         turn
+    }
+
+    /// What was written in this turn and waits for followers, or for the disk, is in the file: it is not to be kept from
+    /// what comes next for as long as these take.
+    fn let_go_of_payloads(&mut self) {
+        for queue in [&mut self.uncommitted, &mut self.unsynced] {
+            let fresh = queue.iter_mut().rev().take_while(|waiting| !waiting.committed.spent.is_empty());
+            fresh.for_each(|waiting| waiting.committed.spent = Bytes::new());
+        }
     }
 
     /// Puts back what the log cannot take before a file was opened or made; true when there is such.

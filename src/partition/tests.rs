@@ -231,6 +231,37 @@ fn with_a_follower_in_sync_nothing_is_committed_before_it_has_it() {
     assert_eq!(fetched(&mut partition, 2), [2]);
 }
 
+/// A payload, and who else holds it.
+struct Payload(Arc<Bytes>);
+
+impl AsRef<[u8]> for Payload {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+#[test]
+fn what_waits_for_a_follower_keeps_no_payload() {
+    let mut partition = partition(Durability::PageCache);
+    assign(&mut partition, 1, &[ME, OTHER]);
+    turn(&mut partition, 1);
+    let payload = Arc::new(compressed());
+    for token in [1, 2] {
+        partition.enqueue(QueuedAppend {
+            records: Bytes::from_owner(Payload(payload.clone())),
+            produce_version: 12,
+            acks: Acks::All,
+            origin: Origin::Client,
+            claim: Claim::Unchecked,
+            token,
+        });
+    }
+    assert_eq!(Arc::strong_count(&payload), 3);
+    assert!(turn(&mut partition, 4 * VALUE_BYTES).1.is_empty());
+    assert_eq!(Arc::strong_count(&payload), 1, "both are written");
+    assert_eq!(fetched(&mut partition, 2), [1, 2]);
+}
+
 #[test]
 fn under_fsync_a_follower_does_not_stand_for_this_disk() {
     let mut partition = partition(Durability::Fsync);
