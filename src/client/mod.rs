@@ -27,4 +27,4 @@ pub use connection::Connection;
 pub use error::{ClientError, Result, code_name};
 pub use metadata::{Broker, Leader, Metadata, PartitionMetadata, TopicMetadata};
 pub use network::{Event, Lost, Network, NetworkConfig, NodeId, Token, decode, encode};
-pub use operate::{BrokerLogs, ClusterBroker, ClusterDescription, Election, Quorum, QuorumReplica};
+pub use operate::{BrokerLogs, ClusterBroker, ClusterDescription, Election, LogPlace, Quorum, QuorumReplica};

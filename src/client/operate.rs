@@ -5,14 +5,15 @@ use std::collections::BTreeMap;
 use kafka_protocol::messages::alter_partition_reassignments_request::{
     ReassignablePartition, ReassignableTopic,
 };
+use kafka_protocol::messages::alter_replica_log_dirs_request::{AlterReplicaLogDir, AlterReplicaLogDirTopic};
 use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
 use kafka_protocol::messages::describe_quorum_request::{PartitionData, TopicData};
 use kafka_protocol::messages::describe_quorum_response::ReplicaState;
 use kafka_protocol::messages::elect_leaders_request::TopicPartitions;
 use kafka_protocol::messages::{
-    AlterPartitionReassignmentsRequest, DescribeClusterRequest, DescribeConfigsRequest,
-    DescribeLogDirsRequest, DescribeQuorumRequest, ElectLeadersRequest, ListPartitionReassignmentsRequest,
-    MetadataRequest, MetadataResponse,
+    AlterPartitionReassignmentsRequest, AlterReplicaLogDirsRequest, DescribeClusterRequest,
+    DescribeConfigsRequest, DescribeLogDirsRequest, DescribeLogDirsResponse, DescribeQuorumRequest,
+    ElectLeadersRequest, ListPartitionReassignmentsRequest, MetadataRequest, MetadataResponse,
 };
 use kafka_protocol::protocol::Request;
 
@@ -56,6 +57,13 @@ pub struct BrokerLogs {
     pub directories: usize,
     /// Of these, those that failed.
     pub offline: usize,
+}
+
+/// The directory of a replica's log, and that to which it is being moved.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogPlace {
+    pub current: Option<String>,
+    pub future: Option<String>,
 }
 
 /// The controllers and who follows them.
@@ -176,11 +184,66 @@ impl Cluster {
         Ok(found)
     }
 
+    /// Where a broker's logs are.
+    pub fn log_places(&mut self, broker: BrokerId) -> Result<BTreeMap<TopicPartition, LogPlace>> {
+        let mut places: BTreeMap<TopicPartition, LogPlace> = BTreeMap::new();
+        for directory in self.describe_log_dirs(broker)?.results {
+            for topic in &directory.topics {
+                for partition in &topic.partitions {
+                    let key = TopicPartition::new(&*topic.name.0, PartitionIndex(partition.partition_index));
+                    let place = places.entry(key).or_default();
+                    let slot = if partition.is_future_key { &mut place.future } else { &mut place.current };
+                    *slot = Some(directory.log_dir.to_string());
+                }
+            }
+        }
+        Ok(places)
+    }
+
+    /// Has a broker move logs to other directories of its own; what became of each.
+    pub fn move_logs(
+        &mut self,
+        broker: BrokerId,
+        to: &BTreeMap<TopicPartition, String>,
+    ) -> Result<BTreeMap<TopicPartition, Result<()>>> {
+        let mut directories: BTreeMap<&String, BTreeMap<&TopicName, Vec<i32>>> = BTreeMap::new();
+        for (partition, directory) in to {
+            let topics = directories.entry(directory).or_default();
+            topics.entry(&partition.topic).or_default().push(partition.partition.0);
+        }
+        let topic = |(name, partitions): (&TopicName, Vec<i32>)| {
+            AlterReplicaLogDirTopic::default().with_name(text(name).into()).with_partitions(partitions)
+        };
+        let directory = |(path, topics): (&String, BTreeMap<&TopicName, Vec<i32>>)| {
+            AlterReplicaLogDir::default()
+                .with_path(text(path))
+                .with_topics(topics.into_iter().map(topic).collect())
+        };
+        let directories: Vec<AlterReplicaLogDir> = directories.into_iter().map(directory).collect();
+        let response = self.call(&Target::Broker(broker), |_| {
+            AlterReplicaLogDirsRequest::default().with_dirs(directories.clone())
+        })?;
+        let mut results = BTreeMap::new();
+        for topic in &response.results {
+            for result in &topic.partitions {
+                let key = TopicPartition::new(&*topic.topic_name.0, PartitionIndex(result.partition_index));
+                let outcome = check(&key.to_string(), result.error_code, None);
+                results.insert(key, outcome);
+            }
+        }
+        Ok(results)
+    }
+
+    fn describe_log_dirs(&mut self, broker: BrokerId) -> Result<DescribeLogDirsResponse> {
+        let request = |_| DescribeLogDirsRequest::default().with_topics(None);
+        let response = self.call(&Target::Broker(broker), request)?;
+        check(&format!("describe the log directories of broker {broker}"), response.error_code, None)?;
+        Ok(response)
+    }
+
     /// What a broker's logs take.
     pub fn broker_logs(&mut self, broker: BrokerId) -> Result<BrokerLogs> {
-        let response =
-            self.call(&Target::Broker(broker), |_| DescribeLogDirsRequest::default().with_topics(None))?;
-        check(&format!("describe the log directories of broker {broker}"), response.error_code, None)?;
+        let response = self.describe_log_dirs(broker)?;
         let mut logs = BrokerLogs { directories: response.results.len(), ..BrokerLogs::default() };
         for directory in &response.results {
             logs.offline += usize::from(directory.error_code != 0);

@@ -189,7 +189,7 @@ fn a_plan_is_made_executed_verified_and_taken_back() {
     let file = ["--file", file.to_str().expect("text")];
     let verify = [&["partition", "reassign", "verify"][..], &file].concat();
     let told = refused(&cluster, &verify);
-    assert!(told.starts_with("kuring: 0 partitions are in progress, "), "{told}");
+    assert!(told.starts_with("kuring: in progress: 0, not as planned: "), "{told}");
 
     let begun = done(&cluster, &[&["partition", "reassign", "execute"][..], &file].concat());
     let before = std::fs::read_to_string(back).expect("it was written");
@@ -244,7 +244,7 @@ fn what_moves_is_throttled_until_it_is_done_or_given_up() {
     eventually("the throttles are set", || are_set().then_some(()));
     let (code, out, errors) = run(&cluster, &command("verify"));
     assert_eq!((code, &*out), (Some(1), "t-0: in progress, not yet in sync: 2\n"), "{errors}");
-    assert_eq!(errors, "kuring: 1 partitions are in progress, 0 are not as planned\n");
+    assert_eq!(errors, "kuring: in progress: 1, not as planned: 0\n");
     // It is no fault, and no other plan is executed beside it by mistake.
     let status = object(&done(&cluster, &["cluster", "status", "--json"]));
     assert_eq!(status["reassigning"], Value::from(vec!["t-0"]));
@@ -299,10 +299,6 @@ fn plans_that_cannot_be_meant_are_refused_and_nothing_is_changed() {
         (plan_of("t", &[]), "partition t-0 has no replicas"),
         (plan_of("t", &[2, 2]), "partition t-0 has broker 2 twice"),
         (with(""), "it names no partition"),
-        (
-            with(&one.replace("[2,3]", r#"[2,3],"log_dirs":["any","/d"]"#)),
-            "t-0 is to be in the log directory /d",
-        ),
         ("plan".to_owned(), "not a plan: "),
     ] {
         let file = in_file(&files, "plan.json", &text);
@@ -327,4 +323,46 @@ fn plans_that_cannot_be_meant_are_refused_and_nothing_is_changed() {
     }
     let found = partitions(&mut Raw::connect(&cluster.nodes[0]), "t").expect("it is there");
     assert_eq!(found[0].replica_nodes.iter().map(|id| id.0).collect::<Vec<_>>(), [1, 2]);
+}
+
+#[test]
+fn replicas_go_to_the_log_directories_that_a_plan_names() {
+    if Broker::is_kafka() {
+        return;
+    }
+    let settings = [("log.dirs", "~/data,~/second"), ("kuring.reserve.bytes", "0")];
+    let cluster = Cluster::start_with(&settings);
+    cluster.await_brokers(&[1, 2, 3]);
+    create(&cluster, "t", &[&[1]]);
+    await_replicas(&cluster, "t", &[1]);
+    let node = &cluster.nodes[1];
+    let [first, second] = [node.data(), node.home().join("second")];
+    let files = scratch();
+    let execute = |directory: &std::path::Path| {
+        let entry =
+            format!(r#"{{"topic":"t","partition":0,"replicas":[1,2],"log_dirs":["any",{directory:?}]}}"#);
+        let file = in_file(&files, "plan.json", &format!(r#"{{"version":1,"partitions":[{entry}]}}"#));
+        let file = file.to_str().expect("text").to_owned();
+        let begun = run(&cluster, &["partition", "reassign", "execute", "--file", &file]);
+        let verified = run(&cluster, &["partition", "reassign", "verify", "--file", &file, "--wait", "60"]);
+        (begun, verified)
+    };
+    for directory in [&second, &first, &second] {
+        let (begun, verified) = execute(directory);
+        assert_eq!(begun.0, Some(0), "{begun:?}");
+        assert!(begun.1.ends_with("t-0: begun\nt-0 on broker 2: goes to its directory\n"), "{begun:?}");
+        let expected = "t-0: done\nt-0 on broker 2: in its directory\nno throttle is left\n";
+        assert_eq!((verified.0, &*verified.1), (Some(0), expected), "{verified:?}");
+        assert!(directory.join("t-0").exists());
+    }
+    let (begun, verified) = execute(&node.home().join("nowhere"));
+    assert_eq!(begun.0, Some(1));
+    assert!(begun.1.ends_with("t-0: LOG_DIR_NOT_FOUND (on broker 2)\n"), "{begun:?}");
+    assert_eq!(begun.2, "kuring: 1 replicas do not go to their directories\n");
+    let expected = format!(
+        "t-0: done\nt-0 on broker 2: in {}, which is not planned, and not on its way\nno throttle is left\n",
+        second.display()
+    );
+    assert_eq!((verified.0, verified.1), (Some(1), expected));
+    assert_eq!(verified.2, "kuring: in progress: 0, not as planned: 1\n");
 }

@@ -1,5 +1,6 @@
 //! `kuring partition`.
 
+mod directories;
 mod elect;
 mod reassign;
 
@@ -83,7 +84,9 @@ Standard error tells how much moves. Exit codes: 0 done, 1 failed (one line on s
 
 Prints the assignment as it is, to go back to. With --throttle the replicas that come get, and those that have the data send
 them, at most so many bytes a second on each broker; what is in sync is not throttled. Run verify until all is done: it takes the
-throttle away. To change the throttle of what is under way, execute the same plan with another one and --additional.")]
+throttle away. To change the throttle of what is under way, execute the same plan with another one and --additional. Replicas
+whose plan names a log directory are moved there once they are on their brokers (AlterReplicaLogDirs), for which --timeout
+waits.")]
     Execute(ExecuteArguments),
     /// Tell how far a plan is
     #[command(after_help = "Examples:

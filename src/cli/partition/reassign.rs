@@ -6,11 +6,12 @@ use std::io::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
+use super::directories::{self, Move};
 use super::{CancelArguments, ExecuteArguments, PlanArguments, VerifyArguments};
 use crate::base::clock::monotonic;
 use crate::base::{BrokerId, TopicName, TopicPartition};
 use crate::cli::output::{Failure, Output};
-use crate::client::reassign::{self as planning, Assignment, Candidate, Throttles, UnderWay};
+use crate::client::reassign::{self as planning, Assignment, Candidate, Planned, Throttles, UnderWay};
 use crate::client::{ClientError, Cluster, ClusterDescription};
 use crate::wire::ErrorCode;
 
@@ -88,21 +89,15 @@ fn save(path: &Path, assignment: &Assignment) -> Result<(), Failure> {
     writeln!(file, "{}", planning::to_json(assignment)).map_err(failed)
 }
 
-/// The plan in a file. Directories are left to the brokers, or the plan is refused.
-fn read_plan(path: &Path) -> Result<Assignment, Failure> {
+/// The plan in a file.
+fn read_plan(path: &Path) -> Result<Planned, Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::Told(format!("{}: {error}", path.display()));
     let text = fs::read_to_string(path).map_err(|error| failed(&error))?;
-    let planned = planning::parse(&text).map_err(|error| failed(&error))?;
-    if let Some(((partition, _), directory)) = planned.directories.first_key_value() {
-        return Err(failed(&format!(
-            "{partition} is to be in the log directory {directory}: for that take kafka-reassign-partitions"
-        )));
-    }
-    Ok(planned.replicas)
+    planning::parse(&text).map_err(|error| failed(&error))
 }
 
 pub fn execute(arguments: &ExecuteArguments, out: &mut Output) -> Result<(), Failure> {
-    let wanted = read_plan(&arguments.file)?;
+    let Planned { replicas: wanted, directories } = read_plan(&arguments.file)?;
     let mut cluster = arguments.connect.cluster()?;
     let under_way = cluster.reassignments()?;
     if let Some(moving) = under_way.keys().next().filter(|_| !arguments.additional) {
@@ -122,7 +117,13 @@ pub fn execute(arguments: &ExecuteArguments, out: &mut Output) -> Result<(), Fai
     }
     let changes = wanted.into_iter().map(|(partition, replicas)| (partition, Some(replicas))).collect();
     let results = cluster.reassign(&changes, !arguments.disallow_replication_factor_change)?;
-    tell(&changes, results, "begun", out)
+    tell(&changes, results, "begun", out)?;
+    if directories.is_empty() {
+        return Ok(());
+    }
+    let deadline = monotonic().plus(cluster.config().call_timeout);
+    directories::begin(&mut cluster, &directories, deadline, out)?;
+    out.flush()
 }
 
 fn check_brokers(cluster: &ClusterDescription, wanted: &Assignment) -> Result<(), Failure> {
@@ -229,30 +230,58 @@ pub fn verify(arguments: &VerifyArguments, out: &mut Output) -> Result<(), Failu
     let plan = read_plan(&arguments.file)?;
     let mut cluster = arguments.connect.cluster()?;
     let deadline = arguments.wait.map(|seconds| monotonic().plus(Duration::from_secs(seconds)));
-    let (progress, is_any_under_way) = loop {
-        let under_way = cluster.reassignments()?;
-        let is_ours = |partition: &TopicPartition| plan.contains_key(partition);
+    let found = loop {
+        let found = look(&mut cluster, &plan)?;
         let is_over = deadline.is_none_or(|deadline| monotonic().plus(LOOK_EVERY) > deadline);
-        if is_over || !under_way.keys().any(is_ours) {
-            let found = cluster.assignments()?;
-            break (progress(&plan, &under_way, &found), !under_way.is_empty());
+        if is_over || found.in_progress() == 0 {
+            break found;
         }
         std::thread::sleep(LOOK_EVERY);
     };
-    for (partition, progress) in &progress {
-        out.line(format_args!("{partition}: {}", in_words(progress)))?;
+    for (partition, stage) in &found.partitions {
+        out.line(format_args!("{partition}: {}", in_words(stage)))?;
     }
-    if !is_any_under_way && !arguments.preserve_throttles {
-        clear_throttles(&mut cluster, &plan, out)?;
+    for ((partition, broker), state) in &found.moves {
+        out.line(format_args!("{partition} on broker {broker}: {}", directories::in_words(state)))?;
+    }
+    let is_any_move =
+        found.moves.values().any(|state| matches!(state, Move::InProgress | Move::Elsewhere(_)));
+    if !found.is_any_under_way && !is_any_move && !arguments.preserve_throttles {
+        clear_throttles(&mut cluster, &plan.replicas, out)?;
     }
     out.flush()?;
-    let count = |is_counted: fn(&Stage) -> bool| progress.values().filter(|one| is_counted(one)).count();
-    let moving = count(|one| matches!(one, Stage::InProgress(_)));
-    let failed = count(|one| matches!(one, Stage::Other(_) | Stage::Missing));
-    match (moving, failed) {
+    match (found.in_progress(), found.failed()) {
         (0, 0) => Ok(()),
-        _ => Err(Failure::Told(format!("{moving} partitions are in progress, {failed} are not as planned"))),
+        (moving, failed) => Err(Failure::Told(format!("in progress: {moving}, not as planned: {failed}"))),
     }
+}
+
+/// How far a plan is.
+struct Found {
+    partitions: BTreeMap<TopicPartition, Stage>,
+    moves: BTreeMap<(TopicPartition, BrokerId), Move>,
+    /// Of this plan or of another.
+    is_any_under_way: bool,
+}
+
+impl Found {
+    fn in_progress(&self) -> usize {
+        let partitions = self.partitions.values().filter(|stage| matches!(stage, Stage::InProgress(_)));
+        partitions.count() + self.moves.values().filter(|state| **state == Move::InProgress).count()
+    }
+
+    fn failed(&self) -> usize {
+        let is_failed = |stage: &&Stage| matches!(stage, Stage::Other(_) | Stage::Missing);
+        let is_astray = |state: &&Move| !matches!(state, Move::Done | Move::InProgress);
+        self.partitions.values().filter(is_failed).count() + self.moves.values().filter(is_astray).count()
+    }
+}
+
+fn look(cluster: &mut Cluster, plan: &Planned) -> Result<Found, ClientError> {
+    let under_way = cluster.reassignments()?;
+    let partitions = progress(&plan.replicas, &under_way, &cluster.assignments()?);
+    let moves = directories::look(cluster, &plan.directories)?;
+    Ok(Found { partitions, moves, is_any_under_way: !under_way.is_empty() })
 }
 
 fn progress(
@@ -290,11 +319,16 @@ pub fn cancel(arguments: &CancelArguments, out: &mut Output) -> Result<(), Failu
     let plan = read_plan(&arguments.file)?;
     let mut cluster = arguments.connect.cluster()?;
     let under_way = cluster.reassignments()?;
+    let replicas = &plan.replicas;
     let changes: BTreeMap<TopicPartition, Option<Vec<BrokerId>>> =
-        plan.keys().filter(|key| under_way.contains_key(*key)).map(|key| (key.clone(), None)).collect();
-    if changes.is_empty() {
+        replicas.keys().filter(|key| under_way.contains_key(*key)).map(|key| (key.clone(), None)).collect();
+    let moves = directories::cancel(&mut cluster, &plan.directories)?;
+    if moves > 0 {
+        out.line(format_args!("moves between directories given up: {moves}"))?;
+    }
+    if changes.is_empty() && moves == 0 {
         out.line("nothing of the plan is under way")?;
-    } else {
+    } else if !changes.is_empty() {
         let mut results = cluster.reassign(&changes, true)?;
         // It was done meanwhile.
         let is_over = |result: &Result<(), ClientError>| {
@@ -304,7 +338,7 @@ pub fn cancel(arguments: &CancelArguments, out: &mut Output) -> Result<(), Failu
         tell(&changes, results, "given up", out)?;
     }
     if !arguments.preserve_throttles {
-        clear_throttles(&mut cluster, &plan, out)?;
+        clear_throttles(&mut cluster, replicas, out)?;
     }
     out.flush()
 }
