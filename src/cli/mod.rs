@@ -73,7 +73,13 @@ enum Command {
 #[derive(Args, Clone)]
 struct ConnectArguments {
     /// Brokers to start from, separated by commas
-    #[arg(short, long, value_name = "HOST:PORT", default_value = "127.0.0.1:9092")]
+    #[arg(
+        short,
+        long,
+        visible_alias = "bootstrap-server",
+        value_name = "HOST:PORT",
+        default_value = "127.0.0.1:9092"
+    )]
     bootstrap: String,
     /// Seconds after which an operation that does not succeed is given up
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
@@ -182,6 +188,14 @@ mod tests {
                 check(leaf);
                 assert!(leaf.get_after_help().is_some(), "{} has no example", leaf.get_name());
             }
+        }
+    }
+
+    #[test]
+    fn the_option_of_kafkas_tools_for_brokers_is_taken() {
+        for option in ["-b", "--bootstrap", "--bootstrap-server"] {
+            let parsed = Arguments::try_parse_from(["kuring", "cluster", "status", option, "h:1"]);
+            assert!(parsed.is_ok(), "{option}");
         }
     }
 
