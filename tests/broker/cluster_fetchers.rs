@@ -59,6 +59,7 @@ fn the_connection_of_a_followers_shard_lives_with_its_partitions() {
     create(&cluster, "t", both);
     await_replicas(&cluster, "t", &[1, 2, 3]);
     let mut raw = Raw::connect(&cluster.nodes[0]);
+    let mut others = Vec::new();
     for round in 0..ROUNDS_MAX {
         for partition in 0..both.len() as i32 {
             assert_eq!(produce(&mut raw, "t", partition), round, "partition {partition}");
@@ -66,7 +67,8 @@ fn the_connection_of_a_followers_shard_lives_with_its_partitions() {
         if metric(&cluster.nodes[0], "kuring_connections_moved_total") > 0 {
             return;
         }
-        // All had the luck to be accepted there: once more.
+        // All had the luck to be accepted there: once more, and with one connection more it is the other shard's turn.
+        others.push(Raw::connect(&cluster.nodes[0]));
         let (status, _) = cluster.nodes[1].terminate();
         assert!(status.success(), "{status}");
         cluster.start_stopped();
