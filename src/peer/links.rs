@@ -1,4 +1,7 @@
 //! The ways to the other nodes: a connection per node and lane, dialled when it is needed.
+//!
+//! A dial is a task of its own: whoever waits for it may have less time than the hello takes (a heartbeat has a tenth of
+//! what it takes to replace a controller), and the next one finds what has become of it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -7,7 +10,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, oneshot};
 
 use super::connection::Connection;
 use super::hello::{self, Hello};
@@ -18,6 +21,7 @@ use crate::base::clock::{self, Monotonic};
 use crate::base::random::Random;
 use crate::io::chunk::ChunkPool;
 use crate::io::net::{Socket, SocketOptions};
+use crate::io::runtime::{Queue, spawn};
 use crate::io::threads::FileThreads;
 use crate::wire::ErrorCode;
 
@@ -44,10 +48,20 @@ pub struct Links {
 #[derive(Default)]
 struct Line {
     /// Whoever asks holds the lock until it is answered.
-    open: Mutex<Option<Connection>>,
+    state: Mutex<State>,
     failures: Cell<u32>,
     /// No attempt before this.
     pause: Cell<Option<Monotonic>>,
+}
+
+type Dialled = oneshot::Receiver<Result<Box<Connection>, PeerError>>;
+
+#[derive(Default)]
+enum State {
+    #[default]
+    Closed,
+    Dialling(Dialled),
+    Open(Box<Connection>),
 }
 
 /// One lane to one node.
@@ -149,42 +163,61 @@ impl Link {
     }
 
     async fn ask(&self, key: PeerKey, body: &[u8], was_sent: &Cell<bool>) -> Result<Bytes, PeerError> {
-        let mut open = self.line.open.lock().await;
+        let mut state = self.line.state.lock().await;
         // Out of the lock while it is in use, so that it is gone when this is given up.
-        let mut connection = match open.take() {
-            Some(connection) if !connection.has_hung_up() => connection,
-            _ => self.dial().await?,
-        };
+        let mut connection = self.connected(&mut state).await?;
         was_sent.set(true);
         let answer = connection.call(key, body).await?;
-        *open = Some(connection);
+        *state = State::Open(connection);
         Ok(answer)
     }
 
-    async fn dial(&self) -> Result<Connection, PeerError> {
+    /// Takes the connection, and waits for it where there is none. Given up, the dial goes on.
+    async fn connected(&self, state: &mut State) -> Result<Box<Connection>, PeerError> {
+        if let State::Open(_) = state
+            && let State::Open(connection) = std::mem::take(state)
+            && !connection.has_hung_up()
+        {
+            return Ok(connection);
+        }
+        if let State::Closed = state {
+            *state = State::Dialling(self.dial()?);
+        }
+        let State::Dialling(dialled) = state else { return Err(PeerError::Closed) };
+        let result = dialled.await;
+        *state = State::Closed;
+        result.unwrap_or(Err(PeerError::Closed))
+    }
+
+    fn dial(&self) -> Result<Dialled, PeerError> {
         if self.line.pause.get().is_some_and(|until| clock::monotonic() < until) {
             return Err(PeerError::Pause);
         }
-        // Stands if the attempt is given up.
         let failures = self.line.failures.get();
         let pause = PAUSE_MIN.saturating_mul(1 << failures.min(10)).min(PAUSE_MAX);
         let spread = self.links.random.borrow_mut().below(pause.as_micros() as u64 / 4 + 1);
         self.line.failures.set(failures.saturating_add(1));
         self.line.pause.set(Some(clock::monotonic().plus(pause + Duration::from_micros(spread))));
-        match within(DIAL_TIME_MAX, self.links.dial(self.node, self.lane)).await {
-            Ok(connection) => {
-                self.line.failures.set(0);
-                self.line.pause.set(None);
-                Ok(connection)
-            }
-            Err(error) => {
-                // The first of a row, and once in a while: a node that is down for a day fills no log.
-                if failures.is_multiple_of(64) {
-                    tracing::warn!(node = %self.node, lane = ?self.lane, "no connection: {error}");
+        let (result, dialled) = oneshot::channel();
+        let link = self.clone();
+        spawn(Queue::Control, "dial a peer", async move {
+            let dialled = within(DIAL_TIME_MAX, link.links.dial(link.node, link.lane)).await.map(Box::new);
+            match &dialled {
+                Ok(_) => {
+                    link.line.failures.set(0);
+                    link.line.pause.set(None);
                 }
-                Err(error)
+                // The first of a row, and once in a while: a node that is down for a day fills no log.
+                Err(error) if failures.is_multiple_of(64) => {
+                    tracing::warn!(node = %link.node, lane = ?link.lane, "no connection: {error}");
+                }
+                Err(_) => {}
             }
-        }
+            // Nobody may wait any more.
+            let _ = result.send(dialled);
+        })
+        .detach();
+        Ok(dialled)
     }
 }
 

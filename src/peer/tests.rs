@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -218,6 +218,38 @@ fn a_node_that_comes_back_is_reached_again_and_one_that_is_away_is_not_asked_all
             assert!(begun.elapsed() < LIMIT);
             sleep(Duration::from_millis(5)).await;
         }
+        node.stop();
+    });
+}
+
+/// Leads one connection to `to`, after a while.
+fn long_way(to: SocketAddr, delay: Duration) -> SocketAddr {
+    let listener = TcpListener::bind(any_port()).unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let (near, _) = listener.accept().unwrap();
+        std::thread::sleep(delay);
+        let far = TcpStream::connect(to).unwrap();
+        std::thread::scope(|scope| {
+            // Ends with either end.
+            scope.spawn(|| drop(std::io::copy(&mut &near, &mut &far)));
+            let _ = std::io::copy(&mut &far, &mut &near);
+        });
+    });
+    address
+}
+
+#[test]
+fn a_connection_that_takes_longer_than_its_caller_waits_is_there_for_the_next_one() {
+    on_a_shard(|threads| async move {
+        let node = Node::start(any_port(), secret(1));
+        let way = long_way(node.address(), 3 * SHORT);
+        let links = links(identity(ONE), secret(1), way, &threads);
+        let link = links.link(TWO, Lane::Beat);
+        let given_up = link.call(PeerKey::RaftVote, b"first", SHORT).await;
+        assert!(matches!(given_up, Err(PeerError::TimedOut(_))), "{given_up:?}");
+        assert_eq!(link.call(PeerKey::RaftVote, b"second", LIMIT).await.unwrap(), &b"second"[..]);
+        assert_eq!(node.service.asked.get(), 1, "what was given up is not asked");
         node.stop();
     });
 }
