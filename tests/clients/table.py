@@ -21,7 +21,7 @@ EXPECTED_HEAD = """\
 # CLIENT SCENARIO ok|FAILED VERSION DATE
 """
 # Programs with scenarios of their own; all others go through the common list.
-OWN = ["streams", "connect", "tools", "directories"]
+OWN = ["streams", "connect", "tools", "cluster", "directories"]
 
 
 def entries(name, fields):

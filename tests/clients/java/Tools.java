@@ -42,10 +42,7 @@ public class Tools extends Frame {
     public static void main(String[] arguments) throws Exception {
         connect(arguments[0]);
         data = Path.of(arguments[1]);
-        work = Files.createTempDirectory("tools");
-        Exit.setExitProcedure(Tools::end);
-        Exit.setHaltProcedure(Tools::end);
-        Exit.setShutdownHookAdder((name, hook) -> hooks.add(hook));
+        keepRunning();
         scenario("topics", Tools::topics);
         scenario("console", Tools::console);
         scenario("console-formats", Tools::consoleFormats);
@@ -71,6 +68,18 @@ public class Tools extends Frame {
         scenario("dump-log-offsets", Tools::dumpOffsets);
         scenario("dump-log-transactions", Tools::dumpTransactions);
         scenario("delete-topic", Tools::deleteTopic);
+        endTools();
+    }
+
+    // A tool's exit ends that tool alone.
+    static void keepRunning() throws Exception {
+        work = Files.createTempDirectory("tools");
+        Exit.setExitProcedure(Tools::end);
+        Exit.setHaltProcedure(Tools::end);
+        Exit.setShutdownHookAdder((name, hook) -> hooks.add(hook));
+    }
+
+    static void endTools() throws Exception {
         Streams.delete(work);
         Exit.resetExitProcedure();
         exit();
