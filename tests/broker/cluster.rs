@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 use std::fs::Permissions;
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -20,7 +19,8 @@ use kafka_protocol::protocol::StrBytes;
 use super::admin::metric;
 use super::harness::broker::kuring;
 use super::harness::raw::Raw;
-use super::harness::{Broker, PATIENCE, eventually};
+use super::harness::wires::{self, Wires};
+use super::harness::{Broker, PATIENCE, eventually, free_ports};
 
 const CLUSTER_ID: &str = "kuringTestCluster0000Q";
 /// Longer than the default: three nodes share two processors with all other tests.
@@ -39,22 +39,56 @@ pub(super) struct Cluster {
 impl Cluster {
     /// Three formatted nodes with ports of their own, not yet started. `{node}` in a value stands for the node's id.
     fn formatted(more: &[(&str, &str)]) -> Self {
-        // All are bound at once, so that no port is given twice.
-        let bound: Vec<TcpListener> =
-            (0..3).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port")).collect();
-        let ports: Vec<u16> =
-            bound.iter().map(|listener| listener.local_addr().expect("it is bound").port()).collect();
-        drop(bound);
-        let voters: Vec<String> =
-            ports.iter().zip(1..).map(|(port, id)| format!("{id}@127.0.0.1:{port}")).collect();
-        let nodes = ports.iter().zip(1..).map(|(port, id)| {
+        let ports = free_ports(6);
+        let places = ports.chunks(2).zip(1..).map(|(ports, id)| {
+            [
+                (
+                    "listeners",
+                    format!("PLAINTEXT://127.0.0.1:{},CONTROLLER://127.0.0.1:{}", ports[0], ports[1]),
+                ),
+                ("advertised.listeners", "PLAINTEXT://127.0.0.1:0".to_owned()),
+                ("controller.quorum.voters", format!("{id}@127.0.0.1:{}", ports[1])),
+            ]
+        });
+        Self::formatted_at(places.collect(), more)
+    }
+
+    /// Three nodes that find each other at one end of wires that can be cut, and clients beside them.
+    pub(super) fn start_wired(more: &[(&str, &str)]) -> (Self, Wires) {
+        let ports = free_ports(9);
+        let host = wires::HOST;
+        let places = ports.chunks(3).zip(1..).map(|(ports, id)| {
+            let (client, inside, controller) = (ports[0], ports[1], ports[2]);
+            let listeners = format!(
+                "PLAINTEXT://127.0.0.1:{client},INSIDE://127.0.0.1:{inside},CONTROLLER://127.0.0.1:{controller}"
+            );
+            [
+                ("listeners", listeners),
+                ("advertised.listeners", format!("PLAINTEXT://127.0.0.1:0,INSIDE://{host}:{inside}")),
+                ("controller.quorum.voters", format!("{id}@{host}:{controller}")),
+            ]
+        });
+        let inside = [
+            ("inter.broker.listener.name", "INSIDE"),
+            ("listener.security.protocol.map", "PLAINTEXT:PLAINTEXT,INSIDE:PLAINTEXT,CONTROLLER:PLAINTEXT"),
+        ];
+        let mut cluster = Self::formatted_at(places.collect(), &[&inside[..], more].concat());
+        let ends = cluster.nodes.iter().zip(ports.chunks(3));
+        let wires = Wires::between(ends.map(|(node, ports)| (node.home(), &ports[1..])));
+        cluster.start_stopped();
+        (cluster, wires)
+    }
+
+    /// With these settings of where each node is, among them its own entry of the voters.
+    fn formatted_at(places: Vec<[(&str, String); 3]>, more: &[(&str, &str)]) -> Self {
+        let voters: Vec<&str> = places.iter().map(|[.., (_, voter)]| voter.as_str()).collect();
+        let voters = voters.join(",");
+        let nodes = places.iter().zip(1..).map(|([listeners, advertised, _], id)| {
             let id = format!("{id}");
-            let listeners = format!("PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{port}");
-            let voters = voters.join(",");
             let settings = [
                 ("node.id", id.as_str()),
-                ("listeners", &listeners),
-                ("advertised.listeners", "PLAINTEXT://127.0.0.1:0"),
+                (listeners.0, &listeners.1),
+                (advertised.0, &advertised.1),
                 ("controller.listener.names", "CONTROLLER"),
                 ("controller.quorum.voters", &voters),
                 ("kuring.cluster.unfinished", "true"),
@@ -104,8 +138,9 @@ impl Cluster {
         });
     }
 
+    /// Those that run, and do not stand still.
     pub(super) fn running(&self) -> impl Iterator<Item = (usize, &Broker)> {
-        self.nodes.iter().enumerate().filter(|(_, node)| node.runs())
+        self.nodes.iter().enumerate().filter(|(_, node)| node.runs() && !node.stands_still())
     }
 
     /// Creates a topic through whichever node takes it first; how long it took.

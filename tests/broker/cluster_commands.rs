@@ -21,7 +21,7 @@ fn run(cluster: &Cluster, arguments: &[&str]) -> (Option<i32>, String, String) {
 }
 
 #[track_caller]
-fn done(cluster: &Cluster, arguments: &[&str]) -> String {
+pub(super) fn done(cluster: &Cluster, arguments: &[&str]) -> String {
     let (code, out, errors) = run(cluster, arguments);
     assert_eq!(code, Some(0), "{arguments:?}: {out}{errors}");
     out

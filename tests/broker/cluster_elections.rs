@@ -28,13 +28,13 @@ use super::harness::client::{Client, Send};
 use super::harness::raw::{Raw, name};
 use super::harness::{Broker, PATIENCE, eventually};
 
-const NONE: i16 = 0;
+pub(super) const NONE: i16 = 0;
 const NOT_CONTROLLER: i16 = 41;
 const REQUEST_TIMED_OUT: i16 = 7;
 const ELECTION_NOT_NEEDED: i16 = 84;
 const NO_REASSIGNMENT_IN_PROGRESS: i16 = 85;
 const BROKER_ID_NOT_REGISTERED: i16 = 102;
-const PREFERRED: i8 = 0;
+pub(super) const PREFERRED: i8 = 0;
 const UNCLEAN: i8 = 1;
 
 /// Asks nodes that run until one answers with something else than that there is no controller at the moment.
@@ -66,7 +66,7 @@ pub(super) fn create(cluster: &Cluster, topic: &str, assignment: &[&[i32]]) {
 }
 
 /// The partitions in order, as any node that runs has them.
-fn described(cluster: &Cluster, topic: &str) -> Vec<MetadataResponsePartition> {
+pub(super) fn described(cluster: &Cluster, topic: &str) -> Vec<MetadataResponsePartition> {
     eventually("somebody tells of the topic", || {
         let (_, node) = cluster.running().next()?;
         let mut found = partitions(&mut Raw::connect(node), topic).ok()?;
@@ -129,7 +129,7 @@ fn await_none_under_way(cluster: &Cluster) {
 }
 
 /// The codes by partition; of all topics with `None`.
-fn elect(node: &Broker, kind: i8, topic: Option<(&str, &[i32])>) -> Vec<(i32, i16)> {
+pub(super) fn elect(node: &Broker, kind: i8, topic: Option<(&str, &[i32])>) -> Vec<(i32, i16)> {
     let topics = topic.map(|(topic, partitions)| {
         vec![TopicPartitions::default().with_topic(name(topic)).with_partitions(partitions.to_vec())]
     });
@@ -146,11 +146,11 @@ fn elect(node: &Broker, kind: i8, topic: Option<(&str, &[i32])>) -> Vec<(i32, i1
     results.map(|result| (result.partition_id, result.error_code)).collect()
 }
 
-fn leaders(cluster: &Cluster, topic: &str) -> Vec<i32> {
+pub(super) fn leaders(cluster: &Cluster, topic: &str) -> Vec<i32> {
     described(cluster, topic).iter().map(|partition| partition.leader_id.0).collect()
 }
 
-fn await_all_in_sync(cluster: &Cluster, topic: &str) {
+pub(super) fn await_all_in_sync(cluster: &Cluster, topic: &str) {
     eventually(&format!("all replicas of {topic} are in sync"), || {
         let found = described(cluster, topic);
         found.iter().all(|partition| set(&partition.isr_nodes) == set(&partition.replica_nodes)).then_some(())
@@ -291,7 +291,7 @@ fn a_partition_goes_to_other_nodes_under_load_and_nothing_acknowledged_is_lost_o
 }
 
 /// The numbers of the controller and of the two others.
-fn roles(cluster: &Cluster) -> (i32, i32, i32) {
+pub(super) fn roles(cluster: &Cluster) -> (i32, i32, i32) {
     let controller = cluster.controller() as i32;
     (controller + 1, (controller + 1) % 3 + 1, (controller + 2) % 3 + 1)
 }
@@ -304,11 +304,11 @@ fn commands(cluster: &Cluster, kind: &str) -> u64 {
     cluster.running().map(counted).sum()
 }
 
-fn kill(cluster: &mut Cluster, id: i32) {
+pub(super) fn kill(cluster: &mut Cluster, id: i32) {
     cluster.nodes[id as usize - 1].kill();
 }
 
-fn await_without(cluster: &Cluster, id: i32) {
+pub(super) fn await_without(cluster: &Cluster, id: i32) {
     let others: Vec<i32> = (1..=3).filter(|other| *other != id).collect();
     cluster.await_brokers(&others);
 }

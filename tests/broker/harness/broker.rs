@@ -7,6 +7,7 @@
 use std::io::{BufRead as _, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -36,6 +37,7 @@ pub struct Broker {
     shards: usize,
     bootstrap: String,
     ready_line: String,
+    stands_still: AtomicBool,
     log: Log,
 }
 
@@ -85,6 +87,7 @@ impl Broker {
             shards,
             bootstrap: String::new(),
             ready_line: String::new(),
+            stands_still: AtomicBool::new(false),
             log: Log::default(),
         }
     }
@@ -159,6 +162,7 @@ impl Broker {
             Process::Kuring(mut child) => {
                 child.kill().expect("the child is ours");
                 child.wait().expect("the child is ours");
+                *self.stands_still.get_mut() = false;
             }
             Process::Kafka => drop(self.kafka_real(&["kill"]).status().expect("kafka-real")),
         }
@@ -169,6 +173,12 @@ impl Broker {
         let Some(Process::Kuring(child)) = &self.process else { panic!("no kuring runs") };
         let signals = [rustix::process::Signal::CONT, rustix::process::Signal::STOP];
         signal(child, signals[usize::from(stands_still)]);
+        self.stands_still.store(stands_still, Ordering::Relaxed);
+    }
+
+    /// Nothing that is asked of it is answered.
+    pub fn stands_still(&self) -> bool {
+        self.stands_still.load(Ordering::Relaxed)
     }
 
     /// Starts a stopped broker on the data and the port that it had.

@@ -220,7 +220,8 @@ impl Client {
         each
     }
 
-    fn try_offsets(&self, topic: &str, partition: i32) -> Option<(i64, i64)> {
+    /// `None` where nobody says that it leads.
+    pub fn try_offsets(&self, topic: &str, partition: i32) -> Option<(i64, i64)> {
         self.consumer(&[]).fetch_watermarks(topic, partition, PATIENCE).ok()
     }
 }

@@ -4,12 +4,21 @@ pub mod batch;
 pub mod broker;
 pub mod client;
 pub mod disk;
+pub mod load;
 pub mod raw;
 pub mod report;
+pub mod wires;
 
 pub use broker::Broker;
 
+use std::net::TcpListener;
+use std::ops::Range;
 use std::time::{Duration, Instant};
+
+use kuring::base::random::Random;
+
+/// Below those that the system gives to connections: a broker that was stopped gets its port back.
+const PORTS: Range<u16> = 10_000..30_000;
 
 /// How long anything may take that should take milliseconds: the machine may be busy.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -36,4 +45,16 @@ pub fn shard_counts<const N: usize>(counts: [usize; N]) -> impl Iterator<Item = 
 pub fn now_ms() -> i64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+}
+
+/// Ports of 127.0.0.1 at which nobody listens.
+pub fn free_ports(count: usize) -> Vec<u16> {
+    let mut random = Random::from_os();
+    // All are bound at once, so that no port is given twice.
+    let mut bound = Vec::new();
+    while bound.len() < count {
+        let port = PORTS.start + random.below(PORTS.len() as u64) as u16;
+        bound.extend(TcpListener::bind(("127.0.0.1", port)));
+    }
+    bound.iter().map(|listener| listener.local_addr().expect("it is bound").port()).collect()
 }
