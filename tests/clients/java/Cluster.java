@@ -23,6 +23,7 @@ public class Cluster extends Tools {
         }
         keepRunning();
         scenario("cluster", Cluster::endpoints);
+        scenario("metadata-quorum", Cluster::quorum);
         scenario("topics", Cluster::spread);
         scenario("topics-assigned", Cluster::assigned);
         scenario("console", Cluster::numbers);
@@ -44,6 +45,19 @@ public class Cluster extends Tools {
         for (int id : BROKERS) shown.matches("^" + id + "\\s+127\\.0\\.0\\.1\\s+\\d+");
         long found = tool("api-versions").ok().lines().stream().filter(line -> line.contains("(id: ")).count();
         same(3L, found, "brokers");
+    }
+
+    static void quorum() throws Exception {
+        var status = tool("metadata-quorum", "describe", "--status").ok().has("CurrentObservers:")
+            .matches("^ClusterId:\\s+\\S{22}$").matches("^LeaderId:\\s+[123]$").matches("^LeaderEpoch:\\s+\\d+$")
+            .matches("^HighWatermark:\\s+\\d+$").matches("^MaxFollowerLag:\\s+\\d+$").matches("^MaxFollowerLagTimeMs:\\s+\\d+$");
+        for (int id : BROKERS) status.matches("^CurrentVoters:.*\"id\": " + id + "[,}]");
+        eventually("one leads, two follow", () -> {
+            var rows = tool("metadata-quorum", "describe", "--replication").ok().has("NodeId", "LogEndOffset", "Lag", "Status").lines();
+            long leaders = rows.stream().filter(row -> row.matches("[123]\\s+\\S+\\s+\\d+\\s+0\\s+.*\\sLeader\\s*")).count();
+            long followers = rows.stream().filter(row -> row.matches("[123]\\s+\\S+\\s+\\d+\\s+\\d+\\s+.*\\sFollower\\s*")).count();
+            return leaders == 1 && followers == 2;
+        });
     }
 
     static Output describe(String topic) throws Exception {

@@ -33,6 +33,7 @@ public class Tools extends Frame {
         Map.entry("consumer-perf", "org.apache.kafka.tools.ConsumerPerformance"),
         Map.entry("verifiable-producer", "org.apache.kafka.tools.VerifiableProducer"),
         Map.entry("verifiable-consumer", "org.apache.kafka.tools.VerifiableConsumer"),
+        Map.entry("metadata-quorum", "org.apache.kafka.tools.MetadataQuorumCommand"),
         Map.entry("leader-election", "org.apache.kafka.tools.LeaderElectionCommand"),
         Map.entry("reassign-partitions", "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"));
 
@@ -131,11 +132,11 @@ public class Tools extends Frame {
         return tool(name, "", arguments);
     }
 
-    // The transactions and features commands want the address in front of their own command.
+    // The commands of transactions, features and the quorum want the address in front of their own command.
     static Output tool(String name, String input, Object[] arguments) throws Exception {
         var all = new ArrayList<String>();
         for (Object argument : arguments) all.add("" + argument);
-        boolean first = name.equals("transactions") || name.equals("features");
+        boolean first = List.of("transactions", "features", "metadata-quorum").contains(name);
         if (!name.equals("dump-log")) all.addAll(first ? 0 : all.size(), List.of("--bootstrap-server", bootstrap));
         var out = new ByteArrayOutputStream();
         var stream = new PrintStream(out, true, StandardCharsets.UTF_8);
