@@ -21,7 +21,7 @@ use kuring::base::random::Random;
 const PORTS: Range<u16> = 10_000..30_000;
 
 /// How long anything may take that should take milliseconds: the machine may be busy.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Calls `probe` until it gives a value; fails with `what` when it does not within [`PATIENCE`].
 #[track_caller]
