@@ -119,8 +119,8 @@ crate::counters! {
         pub bytes_out: total "kuring_network_sent_bytes_total",
         /// Request frames received, the malformed ones too.
         pub requests: total "kuring_network_request_frames_total",
-        /// Connections that went over to another shard: producers' to that of their partitions, group members' to the
-        /// coordinator's.
+        /// Connections that went over to another shard: producers' and followers' to that of their partitions, group
+        /// members' to the coordinator's.
         pub connections_moved: total "kuring_connections_moved_total",
         /// Heartbeats of group members that were answered in the look that found them, without their connection's task.
         pub beats_at_rest: total "kuring_heartbeats_at_rest_total",
