@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::io::Write as _;
 use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
@@ -202,19 +203,25 @@ fn watchdog_names_a_shard_that_does_not_answer() {
     assert!(stalls().iter().all(|report| report.shard != "stuck"), "a shard that ended is not watched");
 }
 
+/// The far end of a socket, a task that waits for what comes from there, and whether something has.
+async fn awaited_socket() -> (UnixStream, Rc<Cell<bool>>, Task<()>) {
+    let (here, there) = UnixStream::pair().unwrap();
+    let has_come = Rc::new(Cell::new(false));
+    let noted = has_come.clone();
+    let waiting = spawn(Queue::Serve, "waits", async move {
+        let readiness = task::watch(here.as_fd(), ring::Interest::Readable);
+        std::future::poll_fn(|cx| readiness.poll_ready(cx)).await.unwrap();
+        noted.set(true);
+    });
+    // It waits by then, and the ring has been told.
+    sleep(Duration::from_millis(20)).await;
+    (there, has_come, waiting)
+}
+
 #[test]
 fn news_of_a_socket_comes_while_another_task_can_always_run() {
     run_shard("busy", || async {
-        let (here, mut there) = std::os::unix::net::UnixStream::pair().unwrap();
-        let readiness = task::watch(here.as_fd(), ring::Interest::Readable);
-        let has_come = Rc::new(Cell::new(false));
-        let noted = has_come.clone();
-        let waiting = spawn(Queue::Serve, "waits", async move {
-            std::future::poll_fn(|cx| readiness.poll_ready(cx)).await.unwrap();
-            noted.set(true);
-        });
-        // It waits by then, and the ring has been told.
-        sleep(Duration::from_millis(20)).await;
+        let (mut there, has_come, waiting) = awaited_socket().await;
         there.write_all(&[1]).unwrap();
         let begun = Instant::now();
         while !has_come.get() {
@@ -228,15 +235,7 @@ fn news_of_a_socket_comes_while_another_task_can_always_run() {
 #[test]
 fn who_gives_way_lets_those_go_first_whose_news_has_come_meanwhile() {
     run_shard("polite", || async {
-        let (here, mut there) = std::os::unix::net::UnixStream::pair().unwrap();
-        let readiness = task::watch(here.as_fd(), ring::Interest::Readable);
-        let has_come = Rc::new(Cell::new(false));
-        let noted = has_come.clone();
-        let waiting = spawn(Queue::Serve, "waits", async move {
-            std::future::poll_fn(|cx| readiness.poll_ready(cx)).await.unwrap();
-            noted.set(true);
-        });
-        sleep(Duration::from_millis(20)).await;
+        let (mut there, has_come, waiting) = awaited_socket().await;
         let sender = spawn(Queue::Serve, "sends", async move {
             there.write_all(&[1]).unwrap();
             let begun = Instant::now();
