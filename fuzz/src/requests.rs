@@ -59,6 +59,11 @@ pub fn requests(data: &[u8]) {
     decode(api, version, &Bytes::copy_from_slice(input.rest()));
 }
 
+/// Whether a request has tagged fields that its version does not know, by its debug form.
+fn has_unknown_tags(request: &str) -> bool {
+    request.split("unknown_tagged_fields: ").skip(1).any(|rest| !rest.starts_with("{}"))
+}
+
 /// Decodes a body the way its handler does. What the codec took, it must write and read again.
 pub fn decode(api: &Api, version: i16, body: &Bytes) {
     macro_rules! guarded {
@@ -68,13 +73,12 @@ pub fn decode(api: &Api, version: i16, body: &Bytes) {
             // One that kafka-protocol knows by another version.
             let codec_version = api.codec_version(version);
             request.encode(&mut again, codec_version).expect("what was decoded can be encoded");
-            let again = again.freeze();
-            // The codec writes some unknown tags (twice the same, above 2^31) so that it cannot read them itself.
-            let theirs = <$request>::decode(&mut again.clone(), codec_version);
-            if theirs.is_ok_and(|theirs| theirs == request) {
-                let second = guard::decode::<$request>(version, &again);
-                assert_eq!(second.expect("what was encoded can be decoded"), request);
-            }
+            let second = guard::decode::<$request>(version, &again.freeze());
+            let is_back = second.as_ref().is_ok_and(|second| *second == request);
+            // The codec writes some unknown tags (twice the same, above 2^31) so that it cannot be read; NaN is not NaN.
+            let text = || format!("{request:?}");
+            let is_back = is_back || has_unknown_tags(&text()) || format!("{:?}", second.as_ref().ok()) == format!("Some({})", text());
+            assert!(is_back, "what was encoded is decoded as {second:?}");
         }};
     }
     match api.key {

@@ -4,7 +4,9 @@ use serde::Serialize;
 
 use super::gather::Gathered;
 use super::{Phase, Sources};
+use crate::base::BrokerId;
 use crate::io::runtime::StallReport;
+use crate::metadata::Image;
 
 /// A silence of the watchdog's that counts as a shard that does not run.
 const SILENCE_MAX_MS: u128 = 1000;
@@ -19,7 +21,7 @@ pub(super) struct Health {
     reasons: Vec<String>,
 }
 
-/// The answer of `/ready`: whether clients are served.
+/// The answer of `/ready`: whether clients are served or, by a controller alone, brokers.
 #[derive(Serialize, PartialEq, Debug)]
 pub(super) struct Readiness {
     pub(super) ready: bool,
@@ -76,7 +78,7 @@ pub(super) fn not_serving(phase: Phase) -> Readiness {
     Readiness {
         ready: false,
         state: phase.name(),
-        reasons: vec![format!("the broker is {}", phase.name())],
+        reasons: vec![format!("the node is {}", phase.name())],
         partitions: Partitions::default(),
         offline: Vec::new(),
     }
@@ -90,11 +92,17 @@ pub(super) fn readiness(phase: Phase, sources: &Sources, gathered: &Gathered) ->
     let reasons = &mut readiness.reasons;
     match &gathered.control {
         None => reasons.push("shard-0, which has the metadata, does not answer".to_owned()),
-        Some(control) => match control.image.broker(sources.config.node_id) {
-            None => reasons.push("the broker is not registered".to_owned()),
-            Some(broker) if broker.fenced => reasons.push("the broker is fenced".to_owned()),
-            Some(_) => {}
-        },
+        Some(control) => {
+            let node = sources.config.node_id;
+            let reason = match sources.config.is_broker {
+                true => broker_reason(&control.image, node),
+                // As it has started now, or its phase would be another.
+                false => {
+                    control.image.controller(node).is_none().then_some("the controller is not registered")
+                }
+            };
+            reasons.extend(reason.map(str::to_owned));
+        }
     }
     let partitions = &mut readiness.partitions;
     for (shard, report) in gathered.shards.iter().enumerate() {
@@ -122,6 +130,15 @@ pub(super) fn readiness(phase: Phase, sources: &Sources, gathered: &Gathered) ->
     }
     readiness.ready = reasons.is_empty();
     readiness
+}
+
+/// Why the node does not serve as a broker.
+fn broker_reason(image: &Image, node: BrokerId) -> Option<&'static str> {
+    match image.broker(node) {
+        None => Some("the broker is not registered"),
+        Some(broker) if broker.fenced => Some("the broker is fenced"),
+        Some(_) => None,
+    }
 }
 
 #[cfg(test)]

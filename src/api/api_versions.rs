@@ -6,9 +6,9 @@ use kafka_protocol::messages::{ApiVersionsRequest, ApiVersionsResponse};
 use kafka_protocol::protocol::StrBytes;
 
 use super::Client;
-use crate::metadata::{FEATURES, Image};
+use crate::metadata::{FEATURES, Image, KRAFT_VERSION, KRAFT_VERSION_MAX};
 use crate::wire::ErrorCode;
-use crate::wire::api::APIS;
+use crate::wire::api::{APIS, Api};
 
 /// From here on an answer tells the features.
 const FIRST_VERSION_WITH_FEATURES: i16 = 3;
@@ -16,16 +16,21 @@ const FIRST_VERSION_WITH_FEATURES: i16 = 3;
 const FIRST_VERSION_WITH_LEVEL_0: i16 = 4;
 
 pub async fn handle(client: &Client, version: i16, request: ApiVersionsRequest) -> ApiVersionsResponse {
-    respond(&client.shard.image(), version, &request)
+    respond(&client.shard.image(), version, &request, |api| client.may_ask(api))
 }
 
-fn respond(image: &Image, version: i16, request: &ApiVersionsRequest) -> ApiVersionsResponse {
+fn respond(
+    image: &Image,
+    version: i16,
+    request: &ApiVersionsRequest,
+    may_ask: impl Fn(&Api) -> bool,
+) -> ApiVersionsResponse {
     // The client's name goes into metrics, so it is checked (KIP-511).
     let names = [&request.client_software_name, &request.client_software_version];
     if version >= 3 && !names.into_iter().all(|name| is_software_name(name)) {
         return ApiVersionsResponse::default().with_error_code(ErrorCode::InvalidRequest.code());
     }
-    let keys = APIS.iter().map(|api| {
+    let keys = APIS.iter().filter(|api| may_ask(api)).map(|api| {
         ApiVersion::default().with_api_key(api.key as i16).with_min_version(api.min).with_max_version(api.max)
     });
     let response = ApiVersionsResponse::default().with_api_keys(keys.collect());
@@ -50,9 +55,11 @@ fn with_features(image: &Image, version: i16, response: ApiVersionsResponse) -> 
     };
     let of_table = FEATURES.iter().filter(|feature| feature.min > 0 || version >= FIRST_VERSION_WITH_LEVEL_0);
     let of_table = of_table.map(|feature| supported(feature.name, feature.min, feature.max));
+    let kraft = image.feature(KRAFT_VERSION).filter(|_| version >= FIRST_VERSION_WITH_LEVEL_0);
+    let kraft = kraft.map(|_| supported(KRAFT_VERSION, 0, KRAFT_VERSION_MAX));
     let levels = image.features().map(|(name, level)| finalized(name, level));
     response
-        .with_supported_features(of_table.collect())
+        .with_supported_features(of_table.chain(kraft).collect())
         .with_finalized_features_epoch(i64::try_from(image.version()).unwrap_or(i64::MAX))
         .with_finalized_features(levels.collect())
 }
@@ -82,7 +89,7 @@ mod tests {
     #[test]
     fn the_table_is_answered_in_every_version() {
         for version in 0..=4 {
-            let response = respond(&Image::default(), version, &request("librdkafka", "2.0.2"));
+            let response = respond(&Image::default(), version, &request("librdkafka", "2.0.2"), |_| true);
             assert_eq!(response.api_keys.len(), APIS.len());
             let produce = &response.api_keys[0];
             assert_eq!((produce.api_key, produce.min_version), (0, 0));
@@ -96,16 +103,17 @@ mod tests {
     fn a_client_without_a_proper_name_is_refused() {
         for (name, version) in [("", ""), ("x y", "1"), ("a", "-1"), ("a", "1."), ("ü", "1")] {
             assert_eq!(
-                respond(&Image::default(), 3, &request(name, version)).error_code,
+                respond(&Image::default(), 3, &request(name, version), |_| true).error_code,
                 42,
                 "{name} {version}"
             );
         }
         assert_eq!(
-            respond(&Image::default(), 3, &request("apache-kafka-java", "4.1.0-SNAPSHOT")).error_code,
+            respond(&Image::default(), 3, &request("apache-kafka-java", "4.1.0-SNAPSHOT"), |_| true)
+                .error_code,
             0
         );
-        assert_eq!(respond(&Image::default(), 0, &ApiVersionsRequest::default()).error_code, 0);
+        assert_eq!(respond(&Image::default(), 0, &ApiVersionsRequest::default(), |_| true).error_code, 0);
     }
 
     #[test]
@@ -113,7 +121,7 @@ mod tests {
         let mut cluster = super::super::cluster_view::testing::cluster(&[]);
         let level = Record::Feature { name: "group.version".to_owned(), level: 1 };
         cluster.apply(2, &[level]).expect("the next entry");
-        let told = |version| respond(cluster.image(), version, &request("librdkafka", "2.0.2"));
+        let told = |version| respond(cluster.image(), version, &request("librdkafka", "2.0.2"), |_| true);
         assert_eq!(told(2).supported_features, []);
         assert_eq!(told(3).supported_features, [], "they begin at level 0");
         let features = told(4).supported_features;

@@ -23,6 +23,7 @@ use crate::peer::{self, Answer, Ends, Greeter, Identity, PeerError, PeerKey};
 use crate::shard::messages::{ControlReply, ControlRequest, Reply, Request};
 use crate::shard::{PartitionKey, Shard};
 use crate::wire::ErrorCode;
+use crate::wire::api::Api;
 use crate::wire::parts::TopicRef;
 
 /// The fetch sessions of one shard's connections.
@@ -33,6 +34,8 @@ pub struct Client {
     pub shard: Rc<Shard>,
     /// The listener that accepted it: Metadata tells the endpoints of the same one.
     pub listener: ListenerName,
+    /// That listener is for controllers: it shows them instead of brokers, and serves fewer APIs.
+    pub at_controller: bool,
     pub peer: SocketAddr,
     pub sessions: FetchSessions,
     pub(super) share_sessions: ShareSessions,
@@ -77,9 +80,11 @@ impl Client {
         let (line, beyond, host) = (Rc::default(), RefCell::default(), OnceCell::new());
         let greeter = RefCell::new(broker.map(|broker| Box::new(Greeter::of(broker))));
         let share_sessions = ShareSessions::new(shard.clone());
+        let at_controller = shard.config().controller_listeners.iter().any(|it| it.name == listener);
         Self {
             shard,
             listener,
+            at_controller,
             peer,
             sessions,
             share_sessions,
@@ -93,6 +98,11 @@ impl Client {
             greeter,
             nudged: Notify::new(),
         }
+    }
+
+    /// Whether its listener serves that API.
+    pub fn may_ask(&self, api: &Api) -> bool {
+        !self.at_controller || api.is_controllers()
     }
 
     /// The broker that has proved to be at the other end.

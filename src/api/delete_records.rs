@@ -1,5 +1,7 @@
-//! DeleteRecords 0–2 (KIP-107): moves the start of logs forward (`ReplicaManager.deleteRecords`). With one
-//! replica that is done when the owner answers, so the request's time-out never comes to bear.
+//! DeleteRecords 0–2 (KIP-107): moves the start of logs forward (`ReplicaManager.deleteRecords`). It is answered when all
+//! replicas that are alive have done so, or with REQUEST_TIMED_OUT when the request's time is over.
+
+use std::time::Duration;
 
 use kafka_protocol::messages::delete_records_response::{
     DeleteRecordsPartitionResult, DeleteRecordsTopicResult,
@@ -43,7 +45,9 @@ pub async fn handle(client: &Client, request: DeleteRecordsRequest) -> DeleteRec
             response.topics.push(topic.with_partitions(partitions));
         }
     }
-    let answers = shares.ask(&client.shard, Request::DeleteRecords, |reply| match reply {
+    let timeout = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0));
+    let ask = |parts| Request::DeleteRecords(parts, timeout);
+    let answers = shares.ask(&client.shard, ask, |reply| match reply {
         Reply::DeleteRecords(starts) => Some(starts),
         _ => None,
     });

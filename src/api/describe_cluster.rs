@@ -1,11 +1,14 @@
 //! DescribeCluster 0–2 (KIP-700, KIP-919, KIP-1073).
 
+use std::collections::BTreeSet;
+
 use kafka_protocol::messages::describe_cluster_response::DescribeClusterBroker;
 use kafka_protocol::messages::{DescribeClusterRequest, DescribeClusterResponse};
 
-use super::Client;
 use super::cluster_view::{CLUSTER_OPERATIONS, View, broker_id, text};
+use super::{Client, describe_quorum};
 use crate::base::BrokerId;
+use crate::config::BrokerConfig;
 use crate::wire::ErrorCode;
 
 /// Kinds of endpoints on the wire (`EndpointType`).
@@ -18,7 +21,54 @@ pub async fn handle(
     request: DescribeClusterRequest,
 ) -> DescribeClusterResponse {
     let image = client.shard.image();
-    respond(View::of(&image, client), version, &request)
+    let view = View::of(&image, client);
+    match client.at_controller {
+        true => respond_as_controller(view, client.shard.config(), &request),
+        false => respond(view, version, &request),
+    }
+}
+
+/// Tells the controllers that have this listener, and who leads them (`ControllerApis.handleDescribeCluster`).
+fn respond_as_controller(
+    view: View<'_>,
+    config: &BrokerConfig,
+    request: &DescribeClusterRequest,
+) -> DescribeClusterResponse {
+    match request.endpoint_type {
+        CONTROLLER => {}
+        BROKER => {
+            let message = "This endpoint is a controller's, the request wants a broker's.";
+            return refuse(ErrorCode::MismatchedEndpointType, message);
+        }
+        other => return refuse_unknown(other),
+    }
+    let voters = config.cluster.iter().flat_map(|cluster| &cluster.voters).map(|voter| voter.node);
+    let registered = view.image.controllers().map(|controller| controller.id);
+    let nodes: BTreeSet<BrokerId> = voters.chain(registered).collect();
+    let controllers = nodes.into_iter().filter_map(|node| {
+        let listeners = describe_quorum::listeners(node, view.image, config);
+        let endpoint = listeners.into_iter().find(|it| it.name.as_str() == view.listener)?;
+        let controller = DescribeClusterBroker::default()
+            .with_broker_id(broker_id(node))
+            .with_host(endpoint.host)
+            .with_port(i32::from(endpoint.port))
+            .with_rack(None);
+        Some(controller)
+    });
+    let mut response = DescribeClusterResponse::default()
+        .with_endpoint_type(CONTROLLER)
+        .with_error_message(None)
+        .with_cluster_id(text(view.image.cluster_id()))
+        .with_controller_id(broker_id(view.controller.unwrap_or(BrokerId(-1))))
+        .with_brokers(controllers.collect());
+    if request.include_cluster_authorized_operations {
+        response.cluster_authorized_operations = CLUSTER_OPERATIONS;
+    }
+    response
+}
+
+fn refuse_unknown(endpoint_type: i8) -> DescribeClusterResponse {
+    refuse(ErrorCode::UnsupportedEndpointType, &format!("There is no endpoint type {endpoint_type}."))
 }
 
 fn respond(view: View<'_>, version: i16, request: &DescribeClusterRequest) -> DescribeClusterResponse {
@@ -29,12 +79,7 @@ fn respond(view: View<'_>, version: i16, request: &DescribeClusterRequest) -> De
             let message = "This endpoint is a broker's, the request wants a controller's.";
             return refuse(ErrorCode::MismatchedEndpointType, message);
         }
-        other => {
-            return refuse(
-                ErrorCode::UnsupportedEndpointType,
-                &format!("There is no endpoint type {other}."),
-            );
-        }
+        other => return refuse_unknown(other),
     }
     let with_fenced = version >= 2 && request.include_fenced_brokers;
     let brokers = view.all_brokers().filter(|(broker, _)| with_fenced || !broker.fenced);

@@ -1,4 +1,5 @@
-//! DescribeProducers 0 (KIP-664): the idempotent and transactional producers that partitions know of.
+//! DescribeProducers 0 (KIP-664): the idempotent and transactional producers that partitions know of. Any replica tells,
+//! as `Partition.activeProducerState` does: `kafka-transactions find-hanging --broker-id` asks for all that a broker has.
 
 use std::collections::HashMap;
 
@@ -10,9 +11,11 @@ use kafka_protocol::protocol::StrBytes;
 
 use super::Client;
 use super::answer_room::AnswerRoom;
-use super::shares::{Place, Shares, find};
+use super::client::find_replica;
+use super::shares::{Place, Shares};
+use crate::base::PartitionIndex;
 use crate::log::ProducerDescription;
-use crate::metadata::{Image, check_topic_name};
+use crate::metadata::{Image, TopicImage, check_topic_name};
 use crate::shard::PartitionKey;
 use crate::shard::messages::{Described, Reply, Request};
 use crate::wire::ErrorCode;
@@ -27,17 +30,18 @@ pub async fn handle(client: &Client, request: DescribeProducersRequest) -> Descr
     // By partition, the places of a response that name it: each is looked up once.
     let mut places: HashMap<PartitionKey, Vec<Place>> = HashMap::new();
     for topic in request.topics {
-        let refused = check(&image, &topic.name).err();
+        let known = check(&image, &topic.name);
         let mut partitions = Vec::with_capacity(topic.partition_indexes.len());
         for index in topic.partition_indexes {
             let mut answer =
                 PartitionResponse::default().with_partition_index(index).with_error_message(None);
-            match (&refused, find(&client.shard, &image, &topic.name, index)) {
-                (Some((code, message)), _) => {
+            let found = known.as_ref().map(|image| find_replica(&client.shard, image, PartitionIndex(index)));
+            match found {
+                Err((code, message)) => {
                     answer.error_code = code.code();
                     answer.error_message = Some(message.clone());
                 }
-                (None, Ok(found)) => {
+                Ok(Ok(found)) => {
                     let place = Place { topic: response.topics.len(), partition: partitions.len() };
                     let named = places.entry(found.key).or_default();
                     if named.is_empty() {
@@ -45,7 +49,7 @@ pub async fn handle(client: &Client, request: DescribeProducersRequest) -> Descr
                     }
                     named.push(place);
                 }
-                (None, Err(code)) => answer.error_code = code.code(),
+                Ok(Err(code)) => answer.error_code = code.code(),
             }
             partitions.push(answer);
         }
@@ -93,12 +97,12 @@ async fn tell(answer: &mut PartitionResponse, producers: &Described, room: &mut 
 }
 
 /// What Kafka says in words is wrong with a topic; of a partition it gives the code alone.
-fn check(image: &Image, topic: &str) -> Result<(), (ErrorCode, StrBytes)> {
+fn check<'a>(image: &'a Image, topic: &str) -> Result<&'a TopicImage, (ErrorCode, StrBytes)> {
     if let Err(error) = check_topic_name(topic) {
         return Err((ErrorCode::InvalidTopicException, StrBytes::from_string(error.to_string())));
     }
     match image.topic(topic) {
-        Some(_) => Ok(()),
+        Some(found) => Ok(found),
         None => {
             let message = StrBytes::from_static_str("This server does not host this topic-partition.");
             Err((ErrorCode::UnknownTopicOrPartition, message))

@@ -108,7 +108,7 @@ fn state(replica: &ReplicaDescription, with_directory: bool) -> ReplicaState {
 }
 
 /// Where other controllers reach the voter, which a node alone has no need of.
-fn listeners(node: BrokerId, image: &Image, config: &BrokerConfig) -> Vec<Listener> {
+pub(super) fn listeners(node: BrokerId, image: &Image, config: &BrokerConfig) -> Vec<Listener> {
     let listener = |name: &str, host: &str, port| {
         Listener::default().with_name(text(name)).with_host(text(host)).with_port(port)
     };
@@ -137,7 +137,7 @@ mod tests {
 
     fn config() -> BrokerConfig {
         let text = "node.id=1\nlog.dirs=/data\nlisteners=PLAINTEXT://:9092,CONTROLLER://127.0.0.1:9093\n\
-                    controller.listener.names=CONTROLLER\nkuring.cluster.unfinished=true\n\
+                    controller.listener.names=CONTROLLER\n\
                     controller.quorum.voters=1@127.0.0.1:9093,2@localhost:9094\n";
         BrokerConfig::load(Some(Source { path: "server.properties", text }), &[]).unwrap().config
     }

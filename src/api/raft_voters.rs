@@ -1,6 +1,9 @@
-//! AddRaftVoter 0–1 and RemoveRaftVoter 0 (KIP-853, KIP-1186). The voters are those of `controller.quorum.voters`, which
-//! Kafka calls `kraft.version` 0, so both are refused as its leader refuses them then, after the same checks in the same
-//! order (`KafkaRaftClient`, `AddVoterHandler`, `RemoveVoterHandler`). Whoever leads says the same: nobody is asked.
+//! AddRaftVoter 0–1 and RemoveRaftVoter 0 (KIP-853, KIP-1186), with the checks of Kafka's leader in the same order
+//! (`KafkaRaftClient`, `AddVoterHandler`, `RemoveVoterHandler`). Where voters are those of `controller.quorum.voters`, which Kafka
+//! calls `kraft.version` 0, both are refused here: whoever leads says the same. Else the leader does it, wherever it is. An
+//! answer comes when the change is committed, also where KIP-1186 lets a client do without.
+
+use std::time::Duration;
 
 use kafka_protocol::messages::add_raft_voter_request::Listener;
 use kafka_protocol::messages::{
@@ -11,63 +14,114 @@ use uuid::Uuid;
 
 use super::Client;
 use super::cluster_view::text;
+use crate::base::ShardId;
 use crate::config::ListenerName;
-use crate::metadata::Refusal;
+use crate::metadata::{Image, KRAFT_VERSION, Refusal};
+use crate::raft::{VoterChange, VoterKey};
+use crate::shard::messages::{ControlReply, ControlRequest, Reply, Request};
 use crate::wire::ErrorCode;
+
+/// A leader waits no longer for a new voter to catch up, whatever the request says.
+const CATCH_UP_MAX: Duration = Duration::from_secs(60);
 
 pub async fn add(client: &Client, request: AddRaftVoterRequest) -> AddRaftVoterResponse {
     let controllers = client.shard.config().controller_listeners.first().map(|listener| &listener.name);
-    let Refusal { code, message } = refuse_to_add(client.shard.image().cluster_id(), controllers, &request);
-    AddRaftVoterResponse::default().with_error_code(code.code()).with_error_message(Some(text(&message)))
+    let image = client.shard.image();
+    let result = match check_add(image.cluster_id(), controllers, &request, voters_change(&image)) {
+        Ok(()) => {
+            let wait = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0));
+            let voter = key(request.voter_id, request.voter_directory_id);
+            change(client, VoterChange::Add(voter, wait.min(CATCH_UP_MAX))).await
+        }
+        refused => refused,
+    };
+    let (code, message) = told(result);
+    AddRaftVoterResponse::default().with_error_code(code).with_error_message(message)
 }
 
 pub async fn remove(client: &Client, request: RemoveRaftVoterRequest) -> RemoveRaftVoterResponse {
-    let Refusal { code, message } = refuse_to_remove(client.shard.image().cluster_id(), &request);
-    RemoveRaftVoterResponse::default().with_error_code(code.code()).with_error_message(Some(text(&message)))
+    let image = client.shard.image();
+    let result = match check_remove(image.cluster_id(), &request, voters_change(&image)) {
+        Ok(()) => {
+            let voter = key(request.voter_id, request.voter_directory_id);
+            change(client, VoterChange::Remove(voter)).await
+        }
+        refused => refused,
+    };
+    let (code, message) = told(result);
+    RemoveRaftVoterResponse::default().with_error_code(code).with_error_message(message)
 }
 
-/// Why the voter is not added, where controllers reach each other by the listener `controllers`; a node alone may have
-/// none.
-fn refuse_to_add(
+fn key(id: i32, directory: Uuid) -> VoterKey {
+    VoterKey { node: crate::base::BrokerId(id), directory }
+}
+
+fn voters_change(image: &Image) -> bool {
+    image.feature(KRAFT_VERSION).is_some_and(|level| level > 0)
+}
+
+async fn change(client: &Client, change: VoterChange) -> Result<(), Refusal> {
+    let asked = Request::Control(ControlRequest::ChangeVoters(change));
+    match client.shard.ask(ShardId::CONTROL, asked).await {
+        Reply::Control(ControlReply::VotersChanged(result)) => result,
+        _ => crate::base::fatal("a change of voters got another request's answer"),
+    }
+}
+
+fn told(result: Result<(), Refusal>) -> (i16, Option<StrBytes>) {
+    match result {
+        Ok(()) => (0, None),
+        Err(Refusal { code, message }) => (code.code(), Some(text(&message))),
+    }
+}
+
+/// Why the voter is not added before the leader is asked; controllers reach each other by the listener `controllers`, of
+/// which a node alone, or a broker alone, may have none.
+fn check_add(
     cluster_id: &str,
     controllers: Option<&ListenerName>,
     request: &AddRaftVoterRequest,
-) -> Refusal {
-    if let Some(refusal) = of_another_cluster(cluster_id, request.cluster_id.as_ref()) {
-        return refusal;
-    }
+    voters_change: bool,
+) -> Result<(), Refusal> {
+    check_cluster(cluster_id, request.cluster_id.as_ref())?;
     if !is_voter(request.voter_id, request.voter_directory_id) {
-        return Refusal::new(ErrorCode::InvalidRequest, "Add voter request didn't include a valid voter");
+        let text = "Add voter request didn't include a valid voter";
+        return Err(Refusal::new(ErrorCode::InvalidRequest, text));
     }
     let has =
         |wanted: &ListenerName| request.listeners.iter().any(|it| ListenerName::new(&it.name) == *wanted);
-    match controllers.filter(|wanted| !has(wanted)) {
-        Some(wanted) => {
-            let text = format!(
-                "Add voter request didn't include the endpoint ({}) for the default listener ListenerName({wanted})",
-                endpoints(&request.listeners)
-            );
-            Refusal::new(ErrorCode::InvalidRequest, text)
-        }
-        None => unsupported("adding"),
+    if let Some(wanted) = controllers.filter(|wanted| !has(wanted)) {
+        let text = format!(
+            "Add voter request didn't include the endpoint ({}) for the default listener ListenerName({wanted})",
+            endpoints(&request.listeners)
+        );
+        return Err(Refusal::new(ErrorCode::InvalidRequest, text));
     }
+    if voters_change { Ok(()) } else { Err(unsupported("adding")) }
 }
 
-fn refuse_to_remove(cluster_id: &str, request: &RemoveRaftVoterRequest) -> Refusal {
-    if let Some(refusal) = of_another_cluster(cluster_id, request.cluster_id.as_ref()) {
-        return refusal;
+fn check_remove(
+    cluster_id: &str,
+    request: &RemoveRaftVoterRequest,
+    voters_change: bool,
+) -> Result<(), Refusal> {
+    check_cluster(cluster_id, request.cluster_id.as_ref())?;
+    if !is_voter(request.voter_id, request.voter_directory_id) {
+        let text = "Remove voter request didn't include a valid voter";
+        return Err(Refusal::new(ErrorCode::InvalidRequest, text));
     }
-    match is_voter(request.voter_id, request.voter_directory_id) {
-        true => unsupported("removing"),
-        false => Refusal::new(ErrorCode::InvalidRequest, "Remove voter request didn't include a valid voter"),
-    }
+    if voters_change { Ok(()) } else { Err(unsupported("removing")) }
 }
 
 /// Nothing said is right.
-fn of_another_cluster(cluster_id: &str, asked: Option<&StrBytes>) -> Option<Refusal> {
-    let asked = asked.filter(|asked| asked.as_str() != cluster_id)?;
-    let text = format!("The given id \"{asked}\" doesn't match the cluster id \"{cluster_id}\"");
-    Some(Refusal::new(ErrorCode::InconsistentClusterId, text))
+fn check_cluster(cluster_id: &str, asked: Option<&StrBytes>) -> Result<(), Refusal> {
+    match asked.filter(|asked| asked.as_str() != cluster_id) {
+        None => Ok(()),
+        Some(asked) => {
+            let text = format!("The given id \"{asked}\" doesn't match the cluster id \"{cluster_id}\"");
+            Err(Refusal::new(ErrorCode::InconsistentClusterId, text))
+        }
+    }
 }
 
 fn is_voter(id: i32, directory: Uuid) -> bool {
@@ -106,7 +160,8 @@ mod tests {
     fn what_is_wrong_first_is_told() {
         let controllers = ListenerName::new("CONTROLLER");
         let told = |request: &AddRaftVoterRequest, controllers| {
-            let Refusal { code, message } = refuse_to_add("cluster", controllers, request);
+            let Refusal { code, message } =
+                check_add("cluster", controllers, request, false).expect_err("voters are fixed");
             (code.code(), message)
         };
         let invalid = (42, "Add voter request didn't include a valid voter".to_owned());
@@ -126,6 +181,7 @@ mod tests {
         assert_eq!(told(&elsewhere, None), unsupported, "a node alone has no listener for controllers");
         let right = asked(Some("cluster"), 1, DIRECTORY, "Controller");
         assert_eq!(told(&right, Some(&controllers)), unsupported);
+        assert_eq!(check_add("cluster", Some(&controllers), &right, true), Ok(()));
     }
 
     #[test]
@@ -135,7 +191,8 @@ mod tests {
                 .with_cluster_id(cluster_id.map(StrBytes::from_static_str))
                 .with_voter_id(id)
                 .with_voter_directory_id(directory);
-            let Refusal { code, message } = refuse_to_remove("cluster", &request);
+            let result = check_remove("cluster", &request, false);
+            let Refusal { code, message } = result.expect_err("voters are fixed");
             (code.code(), message)
         };
         assert_eq!(told(Some("other"), 1, DIRECTORY).0, 104);

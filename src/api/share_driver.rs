@@ -26,6 +26,9 @@ use crate::shard::{Answer, PartitionKey, Shard};
 use crate::wire::ErrorCode;
 use crate::wire::record::BatchView;
 
+/// How long replicas that are alive may take to delete what is of no use any more (Kafka's `request.timeout.ms`).
+const PRUNE_TIME_MAX: Duration = Duration::from_secs(30);
+
 /// A batch larger than this when decompressed is not one of a coordinator's.
 const DECOMPRESSED_MAX: usize = 64 << 20;
 
@@ -148,7 +151,7 @@ impl Driver {
                 let key = PartitionKey { topic, partition };
                 let shard = self.shard.clone();
                 spawn(Queue::Control, "share state prune", async move {
-                    let request = ShardRequest::DeleteRecords(vec![(key, below)]);
+                    let request = ShardRequest::DeleteRecords(vec![(key, below)], PRUNE_TIME_MAX);
                     let Reply::DeleteRecords(results) = shard.ask(shard.owner(key), request).await else {
                         crate::base::fatal("a deletion of records got another request's answer");
                     };

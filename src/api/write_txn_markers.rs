@@ -1,6 +1,6 @@
 //! WriteTxnMarkers 1–2: a coordinator ends a transaction on the partitions that this broker leads; administrators
 //! abort a transaction that hangs with it (KIP-664). A coordinator epoch above those of all coordinators there have
-//! been is refused: it would be obeyed by the partition for ever. Where there are other brokers they alone may ask.
+//! been is refused: it would be obeyed by the partition for ever. Other brokers are believed what they say of it.
 
 use std::collections::BTreeMap;
 
@@ -17,20 +17,13 @@ use super::{Client, code, transactions};
 use crate::base::{PartitionIndex, TopicPartition};
 use crate::coordinator::transactions::{Marker, TransactionVersion};
 use crate::io::runtime::yield_if_needed;
-use crate::wire::ErrorCode;
 use crate::wire::newer::TxnMarker;
 
 pub async fn handle(client: &Client, asked: Vec<TxnMarker>) -> WriteTxnMarkersResponse {
     let producers: Vec<ProducerId> = asked.iter().map(|it| it.marker.producer_id).collect();
     let rounds: Vec<Round> = asked.into_iter().map(round).collect();
-    let writer = match client.is_alone() {
-        true => Some(Writer::Administrator),
-        false => client.broker().map(|_| Writer::Peer),
-    };
-    let results = match writer {
-        Some(writer) => markers::write(&client.shard, &client.shard.image(), writer, rounds).await,
-        None => rounds.into_iter().map(refused).collect(),
-    };
+    let writer = client.broker().map_or(Writer::Administrator, |_| Writer::Peer);
+    let results = markers::write(&client.shard, &client.shard.image(), writer, rounds).await;
     // Kafka answers each producer once.
     let mut merged: IndexMap<ProducerId, WritableTxnMarkerResult, ahash::RandomState> = IndexMap::default();
     for (producer, results) in producers.into_iter().zip(results) {
@@ -45,12 +38,6 @@ pub async fn handle(client: &Client, asked: Vec<TxnMarker>) -> WriteTxnMarkersRe
         yield_if_needed().await;
     }
     WriteTxnMarkersResponse::default().with_markers(merged.into_values().collect())
-}
-
-/// What a stranger is told of each partition.
-fn refused(round: Round) -> Results {
-    let refused = |partition| (partition, Err(ErrorCode::ClusterAuthorizationFailed));
-    round.partitions.into_iter().map(refused).collect()
 }
 
 fn round(TxnMarker { marker, transaction_version }: TxnMarker) -> Round {

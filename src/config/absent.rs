@@ -85,7 +85,7 @@ const REFUSED: &[Refusal] = &[
 
 const THREADS: &str =
     "kuring has no such thread pool: kuring.shards and kuring.file.threads take their place";
-const REPLICATION: &str = "kuring does not replicate between nodes yet";
+const REPLICATION: &str = "kuring's nodes speak to each other with connections, sizes and times of their own";
 const QUORUM: &str = "kuring's metadata log has timings and sizes of its own";
 const GROUPS: &str = "kuring serves consumer groups of both protocols, but no share or streams groups, and needs no such setting";
 const TIERED: &str = "kuring has no tiered storage";
@@ -106,18 +106,12 @@ const IGNORED: &[(&str, &str)] = &[
     ("queued.max.requests", "kuring bounds what is queued by bytes: kuring.memory.receive.bytes"),
     ("num.replica.fetchers", REPLICATION),
     ("replica.*", REPLICATION),
-    ("auto.leader.rebalance.enable", REPLICATION),
-    ("leader.imbalance.check.interval.seconds", REPLICATION),
-    ("unclean.leader.election.interval.ms", REPLICATION),
     (
         "leader.imbalance.per.broker.percentage",
         "Kafka 4 does not have it any more: every first replica that may lead is made to",
     ),
     ("controlled.shutdown.*", REPLICATION),
     ("controller.socket.timeout.ms", REPLICATION),
-    ("broker.heartbeat.interval.ms", REPLICATION),
-    ("broker.session.timeout.ms", REPLICATION),
-    ("initial.broker.registration.timeout.ms", REPLICATION),
     ("request.timeout.ms", REPLICATION),
     ("socket.connection.setup.timeout*", REPLICATION),
     ("early.start.listeners", SECURITY_UNUSED),

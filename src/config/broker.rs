@@ -79,12 +79,14 @@ pub enum MetricsOfLogs {
 #[derive(Clone, PartialEq, Debug)]
 pub struct BrokerConfig {
     pub node_id: BrokerId,
+    /// It keeps partitions and serves clients. Else it is a controller and nothing more.
+    pub is_broker: bool,
     pub rack: Option<String>,
-    /// At least one, without repeats.
+    /// At least one, without repeats. Of a node that is no broker that of the metadata log alone.
     pub log_dirs: Vec<PathBuf>,
     pub metadata_log_dir: PathBuf,
 
-    /// At least one. Those of controllers are not among them.
+    /// At least one, unless it is no broker. Those of controllers are not among them.
     pub listeners: Vec<Listener>,
     /// Named by `controller.listener.names`; opened in a cluster.
     pub controller_listeners: Vec<Listener>,
@@ -127,7 +129,7 @@ pub struct BrokerConfig {
     /// Of throttled replication.
     pub replication_windows: Windows,
 
-    /// `None`: one per core that the process may use.
+    /// `None`: one per core that the process may use, or one where that is no broker's.
     pub shards: Option<u16>,
     /// The cores to use; `None`: those that the process may use.
     pub cpus: Option<Vec<usize>>,
@@ -246,6 +248,11 @@ impl BrokerConfig {
         for (name, value) in overrides {
             given.values.insert(name.clone(), (value.clone(), Place::CommandLine));
         }
+        let is_alone = !cluster::names_others(overrides);
+        if file.is_none() && !is_alone {
+            // The laptop's file has one replica of everything: among others Kafka's defaults hold.
+            given.values.retain(|name, (_, place)| *place == Place::CommandLine || !is_of_replicas(name));
+        }
         given.check()
     }
 
@@ -258,6 +265,10 @@ impl BrokerConfig {
     pub fn listener(&self, name: &ListenerName) -> Option<&Listener> {
         self.listeners.iter().find(|listener| listener.name == *name)
     }
+}
+
+fn is_of_replicas(name: &str) -> bool {
+    ["replication.factor", "min.isr", "min.insync.replicas"].iter().any(|end| name.ends_with(end))
 }
 
 /// What was given, by name, with where; and what is to be said about it.
@@ -314,13 +325,23 @@ impl Given {
         }
         let config = self.build(settings)?;
         for name in cluster::WITHOUT_EFFECT_ALONE {
-            if let (None, Some((_, place)), Absent::Ignored(reason)) =
-                (&config.cluster, self.values.get(name), absent::judge(name))
-            {
-                self.warnings.push(format!("{place}: {name} is ignored: {reason}"));
+            if let (None, Some((_, place))) = (&config.cluster, self.values.get(name)) {
+                self.warnings.push(format!("{place}: {name} is ignored: a node alone has no use for it"));
             }
         }
-        if config.settings.given("log.dirs").is_none() && config.settings.given("log.dir").is_none() {
+        if !config.is_broker
+            && let Some((_, place)) = ["log.dirs", "log.dir"].iter().find_map(|name| self.values.get(*name))
+            && config.settings.given("metadata.log.dir").is_some()
+        {
+            self.warnings.push(format!(
+                "{place}: log.dirs is ignored: a controller alone keeps the metadata log only"
+            ));
+        }
+        let is_default = config.settings.given("metadata.log.dir").is_none() || config.is_broker;
+        if is_default
+            && config.settings.given("log.dirs").is_none()
+            && config.settings.given("log.dir").is_none()
+        {
             let line =
                 "log.dirs is not set: data goes to /tmp/kafka-logs, which many systems empty when they start";
             self.warnings.push(line.to_owned());
@@ -341,7 +362,11 @@ impl Given {
         let s = &settings;
         let at_fault = |fault: Fault| self.error(fault.name, &fault.reason);
         cluster::check_roles(s).map_err(at_fault)?;
-        let (log_dirs, metadata_log_dir) = self.directories(s)?;
+        let is_broker = cluster::is_broker(s);
+        let (mut log_dirs, metadata_log_dir) = self.directories(s)?;
+        if !is_broker {
+            log_dirs = vec![metadata_log_dir.clone()];
+        }
         let Listeners { listeners, controller_listeners, inter_broker } = self.listeners(s)?;
         let cluster = cluster::cluster(s, node_id, &controller_listeners).map_err(at_fault)?;
         self.check_ranges(s)?;
@@ -372,6 +397,7 @@ impl Given {
         let buffer = |name: &str| u32::try_from(s.integer(name)).ok().filter(|bytes| *bytes > 0);
         Ok(BrokerConfig {
             node_id,
+            is_broker,
             rack: s.text("broker.rack").filter(|rack| !rack.is_empty()),
             log_dirs,
             metadata_log_dir,
@@ -409,7 +435,10 @@ impl Given {
                 s.number("replication.quota.window.num"),
                 s.number("replication.quota.window.size.seconds"),
             ),
-            shards: Some(s.number::<u16>("kuring.shards")).filter(|shards| *shards > 0),
+            shards: Some(s.number::<u16>("kuring.shards"))
+                .filter(|shards| *shards > 0)
+                // Shard 0 does all that a controller does.
+                .or((!is_broker).then_some(1)),
             cpus: self.numbers(s, "kuring.cpus")?,
             unflushed_bytes_max: s.number("kuring.unflushed.bytes"),
             connection_shards: self.numbers(s, "kuring.connection.shards")?,
@@ -490,6 +519,8 @@ impl Given {
             inter_broker_name: s.text("inter.broker.listener.name").as_deref(),
             inter_broker_protocol: &s.text("security.inter.broker.protocol").unwrap_or_default(),
             inter_broker_protocol_is_set: s.given("security.inter.broker.protocol").is_some(),
+            is_controller: cluster::is_controller(s),
+            is_broker: cluster::is_broker(s),
         }
         .check()
         .map_err(|fault| self.error(fault.name, &fault.reason))

@@ -1,7 +1,7 @@
 //! What a file and the command line make of a broker.
 
 use super::*;
-use crate::config::ListenerLimits;
+use crate::config::{ListenerLimits, PeerSecurity};
 
 /// The least that a file must say.
 const LEAST: &str = "node.id=7\nlog.dirs=/data\n";
@@ -36,6 +36,16 @@ fn without_a_file_the_broker_fits_a_laptop() {
     assert_eq!(config.log.min_insync_replicas, 1);
     assert!(config.auto_create_topics);
     assert_eq!(config.durability, Durability::PageCache);
+    let others = [
+        ("controller.quorum.voters", "1@127.0.0.1:9093,2@127.0.0.1:9094"),
+        ("listeners", "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093"),
+        ("controller.listener.names", "CONTROLLER"),
+        ("transaction.state.log.min.isr", "1"),
+    ];
+    let others = others.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let config = BrokerConfig::load(None, &others).unwrap().config;
+    assert_eq!(config.groups.offsets_topic_replication_factor, 3, "among others it has Kafka's defaults");
+    assert_eq!(config.settings.number::<i64>("transaction.state.log.min.isr"), 1, "what was said holds");
 }
 
 #[test]
@@ -162,10 +172,13 @@ fn a_single_node_kraft_file_is_taken_as_it_is() {
 }
 
 #[test]
-fn a_quorum_of_several_nodes_is_refused_by_name() {
-    assert!(refusal("controller.quorum.voters=7@a:9093,8@b:9093").contains("8@b:9093 is not this node, 7"));
-    assert!(refusal("controller.quorum.bootstrap.servers=a:9093,b:9093").contains("single node"));
-    assert!(refusal("process.roles=broker").contains("wanted: broker,controller"));
+fn a_node_among_others_must_be_one_of_them() {
+    assert!(refusal("controller.quorum.voters=8@b:9093").contains("8@b:9093 is not this node, 7"));
+    assert!(
+        refusal("controller.quorum.voters=8@b:9093,9@c:9093").contains("this node, 7, is not among them")
+    );
+    assert!(refusal("process.roles=broker").contains("a broker alone needs controllers"));
+    assert!(refusal("process.roles=").contains("process.roles"));
 }
 
 #[test]
@@ -275,15 +288,18 @@ fn the_shipped_files_load_without_a_warning() {
 }
 
 #[test]
-fn the_cluster_file_stops_at_its_voters_only() {
-    let error = shipped("cluster.properties").unwrap_err();
-    assert_eq!(error.name, "controller.quorum.voters");
-    assert!(error.to_string().contains("2@kafka2.internal:9093 is not this node, 1"), "{error}");
+fn the_cluster_file_is_that_of_one_of_three() {
+    let loaded = shipped("cluster.properties").unwrap();
+    assert_eq!(loaded.warnings, Vec::<String>::new());
+    let cluster = loaded.config.cluster.unwrap();
+    assert_eq!(cluster.voters.len(), 3);
+    assert_eq!(cluster.security, PeerSecurity::SecretFile("/etc/kuring/peers".into()));
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("config/cluster.properties");
     let text = std::fs::read_to_string(path).unwrap();
     let alone = [("controller.quorum.voters".to_owned(), "1@kafka1.internal:9093".to_owned())];
     let loaded = BrokerConfig::load(Some(Source { path: "f", text: &text }), &alone).unwrap();
-    assert_eq!(loaded.warnings, Vec::<String>::new());
+    let [warning] = &loaded.warnings[..] else { panic!("{:?}", loaded.warnings) };
+    assert!(warning.contains("kuring.peers.secret.file is ignored"), "{warning}");
 }
 
 #[test]

@@ -57,7 +57,8 @@ pub struct Listener {
     pub host: String,
     /// 0: any free port.
     pub port: u16,
-    /// What clients of this listener are told; `None` if it is left out of `advertised.listeners`.
+    /// What clients of this listener are told; `None` if it is left out of `advertised.listeners`, or is for controllers and
+    /// not in it.
     pub advertised: Option<Endpoint>,
 }
 
@@ -81,6 +82,10 @@ pub(super) struct ListenerTexts<'a> {
     pub inter_broker_name: Option<&'a str>,
     pub inter_broker_protocol: &'a str,
     pub inter_broker_protocol_is_set: bool,
+    /// The node has the role controller.
+    pub is_controller: bool,
+    /// And the role broker; without, it has no listener but those for controllers.
+    pub is_broker: bool,
 }
 
 /// The result of [`ListenerTexts::check`].
@@ -101,22 +106,39 @@ impl ListenerTexts<'_> {
         let protocols = self.protocols()?;
         let endpoints = named_endpoints("listeners", self.listeners)?;
         check_distinct("listeners", &endpoints, true)?;
+        let controller_names: Vec<_> =
+            self.controller_names.iter().map(|name| ListenerName::new(name)).collect();
+        if !self.is_broker
+            && let Some((name, _)) = endpoints.iter().find(|(name, _)| !controller_names.contains(name))
+        {
+            let reason =
+                format!("{name} is none of controller.listener.names, and process.roles is controller alone");
+            return Err(Fault { name: "listeners", reason });
+        }
         for (name, _) in &endpoints {
             protocol_of(&protocols, "listeners", name)?;
         }
-        let controller_names: Vec<_> =
-            self.controller_names.iter().map(|name| ListenerName::new(name)).collect();
+        let listens = endpoints.iter().any(|(name, _)| controller_names.contains(name));
         if let Some(first) = controller_names.first()
-            && !endpoints.iter().any(|(name, _)| controller_names.contains(name))
+            && self.is_controller != listens
         {
-            let reason = format!("none of these names is in listeners; add {first}://host:port there");
+            let reason = match listens {
+                true => "must not be in listeners where process.roles is broker alone".to_owned(),
+                false => format!("none of these names is in listeners; add {first}://host:port there"),
+            };
             return Err(Fault { name: "controller.listener.names", reason });
         }
         let mut advertised = match self.advertised {
-            None => endpoints.clone(),
+            None => {
+                let clients = endpoints.iter().filter(|(name, _)| !controller_names.contains(name));
+                clients.cloned().collect()
+            }
             Some(texts) => named_endpoints("advertised.listeners", texts)?,
         };
-        advertised.retain(|(name, _)| !controller_names.contains(name));
+        if !self.is_broker {
+            // Those of the brokers say nothing here, as in Kafka.
+            advertised.retain(|(name, _)| controller_names.contains(name));
+        }
         check_distinct("advertised.listeners", &advertised, false)?;
         for (name, endpoint) in &advertised {
             protocol_of(&protocols, "advertised.listeners", name)?;
@@ -136,11 +158,15 @@ impl ListenerTexts<'_> {
         }
         let (controller_listeners, listeners): (Vec<_>, Vec<_>) =
             checked.into_iter().partition(|listener| controller_names.contains(&listener.name));
-        if listeners.is_empty() {
+        if listeners.is_empty() && self.is_broker {
             let reason = "none is left for clients: all are controller listeners".to_owned();
             return Err(Fault { name: "listeners", reason });
         }
-        let inter_broker = self.inter_broker(&listeners)?;
+        let inter_broker = match self.is_broker {
+            true => self.inter_broker(&listeners)?,
+            // It is where the brokers are.
+            false => ListenerName::new(self.inter_broker_name.unwrap_or("PLAINTEXT")),
+        };
         Ok(Listeners { listeners, controller_listeners, inter_broker })
     }
 
@@ -326,6 +352,8 @@ mod tests {
             inter_broker_name: None,
             inter_broker_protocol: "PLAINTEXT",
             inter_broker_protocol_is_set: false,
+            is_controller: true,
+            is_broker: true,
         }
         .check()
         .map_err(|fault| format!("{}: {}", fault.name, fault.reason))

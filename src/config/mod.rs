@@ -33,7 +33,7 @@ pub use broker::{
     AdminListener, BrokerConfig, ConfigError, Durability, EventLog, GroupSettings, Loaded, LogFormat,
     MetricsOfLogs, Place, Source,
 };
-pub use cluster::{ClusterConfig, PeerSecurity, VoterAddress};
+pub use cluster::{ChangingConfig, ClusterConfig, PeerSecurity, VoterAddress};
 pub use define::{Definition, Importance, InvalidValue, Kind, Update, Valid, Value};
 pub use describe::{ConfigSource, Row, Synonym};
 pub use groups::{Assignor, ConsumerGroupBounds, ConsumerGroupSettings, ConsumerGroupTimes, MigrationPolicy};

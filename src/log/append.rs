@@ -120,6 +120,10 @@ impl<F: Files> Log<F> {
         if batch.head.total_len() > self.config.segment_bytes as usize {
             return Err(ErrorCode::RecordListTooLarge);
         }
+        // Behind the last of all offsets there is none.
+        if i64::from(batch.head.last_offset_delta()) > Offset::MAX.0 - self.log_end().0 {
+            return Err(ErrorCode::KafkaStorageError);
+        }
         if batch.head.attributes().is_control() && batch.head.producer_id().is_some() {
             let marker = marker(&batch.head, &batch.body).ok_or(ErrorCode::InvalidRecord)?;
             self.producers.check_marker(&batch.head, marker, batch.claim)?;

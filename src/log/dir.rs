@@ -207,6 +207,22 @@ impl MetaProperties {
 }
 
 impl<F: Files> LogDir<F> {
+    /// Makes a directory that has no `meta.properties` that one, with an id of its own where `directory_id` is `None`; its id.
+    /// Take the [`DirLock`] first.
+    pub fn format(
+        files: &F,
+        path: &Path,
+        cluster_id: &str,
+        node_id: BrokerId,
+        directory_id: Option<DirectoryId>,
+    ) -> Result<DirectoryId, DirError> {
+        recovery::create_dir(files, path)?;
+        let directory_id = directory_id.unwrap_or_else(|| TopicId(uuid::Uuid::new_v4()));
+        let meta = MetaProperties { cluster_id: cluster_id.to_owned(), node_id, directory_id };
+        meta.write(files, path)?;
+        Ok(directory_id)
+    }
+
     /// Opens a directory for the node `node_id` of the cluster `cluster_id`, a new one if there is none, and
     /// lists its partitions. Take the [`DirLock`] first. The clean-shutdown marker is removed: what comes now
     /// is not clean until it says so.

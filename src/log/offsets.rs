@@ -368,11 +368,16 @@ impl<F: Files> TimeJob<F> {
     }
 
     /// Shows the records of a batch that are not deleted, until one is enough. Where they cannot be had, the batch's
-    /// first offset stands for them.
+    /// first offset stands for them. One that says of itself that it lies outside its batch is passed over: the checksum
+    /// of a batch that its producer made so is right.
     fn each_record(&self, head: &BatchHead, entry: &[u8], mut goes_on: impl FnMut(TimestampOffset) -> bool) {
         let epoch = Some(head.leader_epoch()).filter(|epoch| epoch.0 >= 0 && !head.is_legacy());
+        // The entry of older formats has the offset of its last record.
+        let first = if head.is_legacy() { Offset::ZERO } else { head.base_offset() };
+        let first = first.max(self.log_start);
         let mut show = |timestamp, offset| {
-            offset < self.log_start || goes_on(TimestampOffset { timestamp, offset, leader_epoch: epoch })
+            let is_left = (first..=head.last_offset()).contains(&offset);
+            !is_left || goes_on(TimestampOffset { timestamp, offset, leader_epoch: epoch })
         };
         let mut scratch = Vec::new();
         // Format 1 has timestamps; format 0 has none to be found by.

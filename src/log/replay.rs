@@ -101,11 +101,12 @@ fn replay<F: Files>(
     let mut scan = Scan::heads(&file, position, segment.size, segment.base);
     while let Step::Batch(found) = scan.next().context("scan", &path)? {
         let head = &found.head;
-        if head.base_offset() < from {
+        // What lies across counts: a log may start within a batch, whose records from there on are read.
+        if head.next_offset() <= from {
             continue;
         }
         if epochs.latest().is_none_or(|latest| head.leader_epoch() > latest) {
-            epochs.assign(head.leader_epoch(), head.base_offset());
+            epochs.assign(head.leader_epoch(), head.base_offset().max(from));
         }
         if head.attributes().is_control() && head.producer_id().is_some() {
             let body = scan.body(&found).context("read", &path)?;

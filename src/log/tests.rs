@@ -333,6 +333,25 @@ fn truncation_forgets_records_sequences_and_epochs() {
 }
 
 #[test]
+fn a_transaction_in_whose_first_batch_the_log_starts_begins_there_after_a_truncation_too() {
+    let bench = Bench::new(config(10_000));
+    let mut log = bench.open(Offset::ZERO, false);
+    let of_transaction = |sequence: i32| {
+        let mut builder = BatchBuilder::new(Offset::ZERO, Compression::NONE)
+            .with_producer(ProducerId(5), ProducerEpoch(0), sequence)
+            .with_transactional();
+        (0..2).for_each(|_| builder.append(Timestamp(1), None, Some(b"value"), &[]));
+        Batch::from_bytes(&builder.finish().unwrap()).unwrap()
+    };
+    append(&mut log, vec![of_transaction(0), of_transaction(2), batch(1, 1)]);
+    log.advance_log_start(Offset(1)).unwrap();
+    log.truncate_to(Offset(4), at(0)).unwrap();
+    // Else the record at 1 would be read committed when the transaction is aborted.
+    assert_eq!(log.producers().next().unwrap().transaction_first, Some(Offset::ZERO));
+    assert_eq!(log.epochs()[0].start, Offset(1));
+}
+
+#[test]
 fn retention_removes_whole_segments_below_the_high_watermark() {
     let by_size = Arc::new(LogConfig { segment_bytes: 1000, retention_bytes: 2000, ..LogConfig::default() });
     let bench = Bench::new(by_size);

@@ -15,6 +15,11 @@ pub const SHARE_VERSION: &str = "share.version";
 /// level of that is told, for no node of Kafka's may join.
 pub const METADATA_VERSION: &str = "kuring.metadata.version";
 
+/// At level 1 the voters on the metadata log may change (KIP-853). A cluster has it from its beginning or never: there is no
+/// other way to finalize it, and clusters without it are not told of it.
+pub const KRAFT_VERSION: &str = "kraft.version";
+pub const KRAFT_VERSION_MAX: i16 = 1;
+
 /// A feature and its levels; level 0 is the same as none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Feature {
@@ -40,7 +45,8 @@ pub fn own_features() -> Vec<FeatureRange> {
         min: feature.min,
         max: feature.max,
     };
-    FEATURES.iter().map(range).collect()
+    let kraft = FeatureRange { name: KRAFT_VERSION.to_owned(), min: 0, max: KRAFT_VERSION_MAX };
+    FEATURES.iter().map(range).chain([kraft]).collect()
 }
 
 /// The features that `image` has at a lower level than a new cluster begins with, each with that level. A cluster that is

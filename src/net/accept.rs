@@ -25,6 +25,13 @@ pub struct Accepted {
     pub(super) held: Option<Duration>,
 }
 
+impl Accepted {
+    /// One that was accepted elsewhere, for the shard that `pass` says.
+    pub fn new(fd: OwnedFd, peer: SocketAddr, listener: ListenerName, pass: Pass) -> Self {
+        Self { fd, peer, listener, pass, moved: None, held: None }
+    }
+}
+
 /// What a connection takes along to another shard.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Moved {

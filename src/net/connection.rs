@@ -36,7 +36,7 @@ use crate::io::net::{Rest, Socket, SocketOptions, SocketReader, SocketWriter};
 use crate::io::runtime::{Queue, spawn, yield_if_needed};
 use crate::peer;
 use crate::shard::Shard;
-use crate::wire::api::Api;
+use crate::wire::api::{Api, UnsupportedApi};
 use crate::wire::frame::{self, FrameError, FrameStep, PREFIX_LEN};
 use crate::wire::header::{self, HeaderError, Request};
 use crate::wire::read::ELEMENTS_MAX;
@@ -323,6 +323,9 @@ impl Connection {
         }
         let parsed = header::parse(&frame)?;
         if let Request::Known { header, .. } = &parsed {
+            if !self.client.may_ask(header.api) {
+                return Err(HeaderError::from(UnsupportedApi::Key { key: header.api.key as i16 }).into());
+            }
             self.beats.note(header.api.key, received);
             if !self.beats.are_all() {
                 self.reader.stand_alone();

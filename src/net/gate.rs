@@ -16,6 +16,9 @@ use crate::config::{ConnectionLimits, ListenerName};
 use crate::metadata::ClientQuotas;
 use crate::shard::QuotaMeters;
 
+/// Clients that a controller's listener has at a time. They are tools.
+const CONTROLLER_CLIENTS_MAX: u32 = 64;
+
 /// Counts connections and says who may come in.
 #[derive(Clone)]
 pub struct Gate(Arc<Shared>);
@@ -163,7 +166,7 @@ impl Gate {
         if !has_place {
             return Some((time, None));
         }
-        let pass = self.admit(state, listener, ip.to_canonical());
+        let pass = self.admit(state, None, listener, ip.to_canonical());
         Some((time, pass))
     }
 
@@ -194,10 +197,35 @@ impl Gate {
             }
         }
         state.count_rate(listener);
-        self.admit(state, listener, ip)
+        self.admit(state, None, listener, ip)
     }
 
-    fn admit(&self, mut state: MutexGuard<'_, State>, listener: &ListenerName, ip: IpAddr) -> Option<Pass> {
+    /// A place on shard 0 for a client of a listener for controllers. Waits for none: the other controllers come in there,
+    /// too, and on that shard.
+    pub fn enter_at_controller(&self, listener: &ListenerName, ip: IpAddr) -> Option<Pass> {
+        if self.hold(listener, ip).is_some() {
+            return None;
+        }
+        let mut state = self.state();
+        let there = state.per_listener.get(listener).copied().unwrap_or(0);
+        let must_wait = !state.has_place(listener)
+            || state.total >= state.limits.total
+            || !state.rate_wait(listener, clock::monotonic()).is_zero();
+        if state.closed || there >= CONTROLLER_CLIENTS_MAX || must_wait {
+            return None;
+        }
+        state.count_rate(listener);
+        self.admit(state, Some(0), listener, ip.to_canonical())
+    }
+
+    /// On that shard, or the one with the fewest.
+    fn admit(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        shard: Option<usize>,
+        listener: &ListenerName,
+        ip: IpAddr,
+    ) -> Option<Pass> {
         if state.per_ip.get(&ip).copied().unwrap_or(0) >= state.limits.of(ip) {
             state.counts.over_ip += 1;
             tracing::info!(peer = %ip, "connection refused: over max.connections.per.ip");
@@ -205,9 +233,12 @@ impl Gate {
         }
         let displaces = state.total >= state.limits.total;
         // Shard 0 has the controller and the coordinators beside it: a connection there counts double.
-        let shard = (0..state.per_shard.len())
-            .filter(|&shard| state.open[shard])
-            .min_by_key(|&shard| (state.per_shard[shard] + 1) * if shard == 0 { 2 } else { 1 })?;
+        let fewest = || {
+            (0..state.per_shard.len())
+                .filter(|&shard| state.open[shard])
+                .min_by_key(|&shard| (state.per_shard[shard] + 1) * if shard == 0 { 2 } else { 1 })
+        };
+        let shard = shard.or_else(fewest)?;
         state.per_shard[shard] += 1;
         state.total += 1;
         state.counts.accepted += 1;
@@ -334,6 +365,24 @@ mod tests {
         }
         assert_eq!(counts, [2, 4, 4]);
         assert_eq!(gate.counts().accepted, 10);
+    }
+
+    #[test]
+    fn clients_of_a_controller_are_few_wait_for_nothing_and_live_on_shard_zero() {
+        let gate = Gate::new(limits(200, 200), 3, Some(&[1, 2]), None);
+        let enter = || gate.enter_at_controller(&name("c"), HERE);
+        let mut passes: Vec<Pass> = std::iter::from_fn(enter).collect();
+        assert_eq!(passes.len() as u32, CONTROLLER_CLIENTS_MAX);
+        assert!(passes.iter().all(|pass| pass.shard() == 0));
+        assert!(gate.enter(&name("a"), HERE).is_some(), "they keep nobody else out");
+        passes.pop();
+        assert!(enter().is_some());
+        gate.set_limits(limits(62, 200));
+        passes.pop();
+        assert!(enter().is_none(), "nor do they wait");
+        gate.set_limits(limits(200, 200));
+        gate.close();
+        assert!(enter().is_none());
     }
 
     #[test]

@@ -124,18 +124,17 @@ impl Connections {
         shards: Vec<Sender<Accepted>>,
     ) -> Rc<Self> {
         let slots = shard.config().fetch_session_slots_max as usize / usize::from(shard.shards());
+        let config = shard.config();
+        // Kafka's tools come to those of controllers, where these are open.
+        let of_controllers = config.cluster.iter().flat_map(|_| &config.controller_listeners);
+        let listeners = config.listeners.iter().chain(of_controllers);
         let connections = Rc::new(Self {
             list: RefCell::default(),
             draining: Cell::new(false),
             sessions: SessionCache::new(slots.max(1)),
             memory: ServeMemory::of(shard.serve_memory()),
             shards,
-            listeners: shard
-                .config()
-                .listeners
-                .iter()
-                .map(|listener| (listener.name.clone(), Rc::default()))
-                .collect(),
+            listeners: listeners.map(|listener| (listener.name.clone(), Rc::default())).collect(),
             closed: Default::default(),
             stuck: Cell::default(),
             request_log: RequestLog::new(shard.config()),

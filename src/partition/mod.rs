@@ -255,6 +255,21 @@ impl<F: Files, T> Partition<F, T> {
         self.log.advance_log_start(target)
     }
 
+    /// The least log start of the replicas that are alive, as far as they have said it (`Partition.lowWatermarkIfLeader`).
+    ///
+    /// # Errors
+    /// NOT_LEADER_OR_FOLLOWER.
+    pub fn low_watermark(&self) -> Result<Offset, ErrorCode> {
+        let own = self.log.log_start();
+        match &self.role {
+            role::Role::Alone => Ok(own),
+            role::Role::Leader(leadership) => {
+                Ok(leadership.low_watermark().map_or(own, |least| least.min(own)))
+            }
+            role::Role::Idle | role::Role::Follower { .. } => Err(ErrorCode::NotLeaderOrFollower),
+        }
+    }
+
     /// Fails everything that waits here with `code`: the partition is deleted or its disk is lost.
     pub fn fail_all(&mut self, code: ErrorCode, committed: &mut Vec<Committed<T>>) {
         self.fail_uncommitted(code, committed);

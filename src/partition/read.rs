@@ -4,6 +4,7 @@ use super::Partition;
 use crate::base::{LeaderEpoch, Offset};
 use crate::io::Files;
 use crate::log::{OffsetMetadata, Read, ReadError, ReadRequest};
+use crate::wire::ErrorCode;
 
 /// How far a reader may read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,6 +41,17 @@ impl<F: Files, T> Partition<F, T> {
             Waterline::HighWatermark => self.high_watermark,
             Waterline::LastStable => self.last_stable(),
             Waterline::LogEnd => self.log.log_end(),
+        }
+    }
+
+    /// The end that a client is told (ListOffsets).
+    ///
+    /// # Errors
+    /// OFFSET_NOT_AVAILABLE: it leads and does not know yet how much of what it has is committed.
+    pub fn latest(&self, waterline: Waterline) -> Result<Offset, ErrorCode> {
+        match waterline != Waterline::LogEnd && self.lags_behind_leadership() {
+            true => Err(ErrorCode::OffsetNotAvailable),
+            false => Ok(self.upper_bound(waterline)),
         }
     }
 

@@ -39,6 +39,12 @@ pub enum PeerKey {
     Command,
     /// What the leader of the metadata log tells of its voters.
     DescribeQuorum,
+    /// For the metadata log, from a node that has no vote.
+    FetchLog,
+    /// A controller asks to be given the log, and says where it is.
+    Join,
+    /// A voter is to be added or removed.
+    ChangeVoters,
     /// A request for the share coordinator, between brokers.
     ShareState,
     /// A follower has something else to ask: its fetch under way is to wait no longer. Has no answer of its own.
@@ -46,7 +52,7 @@ pub enum PeerKey {
 }
 
 impl PeerKey {
-    const ALL: [PeerKey; 14] = [
+    const ALL: [PeerKey; 17] = [
         PeerKey::Hello,
         PeerKey::Proof,
         PeerKey::RaftAppend,
@@ -59,6 +65,9 @@ impl PeerKey {
         PeerKey::AssignReplicasToDirs,
         PeerKey::Command,
         PeerKey::DescribeQuorum,
+        PeerKey::FetchLog,
+        PeerKey::Join,
+        PeerKey::ChangeVoters,
         PeerKey::ShareState,
         PeerKey::Nudge,
     ];
@@ -77,6 +86,9 @@ impl PeerKey {
             PeerKey::AssignReplicasToDirs => 73,
             PeerKey::Command => 19210,
             PeerKey::DescribeQuorum => 19211,
+            PeerKey::FetchLog => 19212,
+            PeerKey::Join => 19213,
+            PeerKey::ChangeVoters => 19214,
             PeerKey::ShareState => 19220,
             PeerKey::Nudge => 19221,
         }
@@ -89,6 +101,12 @@ impl PeerKey {
             PeerKey::AssignReplicasToDirs => 0,
             _ => 1,
         }
+    }
+
+    /// Whether controllers alone ask it of each other.
+    pub(super) fn is_rafts(self) -> bool {
+        use PeerKey::{RaftAppend, RaftPreVote, RaftSnapshot, RaftTransfer, RaftVote};
+        matches!(self, RaftAppend | RaftVote | RaftPreVote | RaftSnapshot | RaftTransfer)
     }
 
     pub(super) fn of(number: i16) -> Option<PeerKey> {

@@ -5,11 +5,14 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::future::Future;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::future::{Either, select};
 use tokio::sync::{Mutex, oneshot};
 
 use super::connection::Connection;
@@ -117,14 +120,12 @@ impl Links {
         }
         let mut connection = Connection::new(socket, &self.pool);
         let secret = self.security.secret();
-        let hello = Hello { identity: self.identity.clone(), wants: node, lane }.encode();
+        // Of a server that is known by its address alone any controller is wanted.
+        let wants = BrokerId(node.0.max(-1));
+        let hello = Hello { identity: self.identity.clone(), wants, lane }.encode();
         let answer = connection.call(PeerKey::Hello, &hello).await?;
         let (other, talk) = hello::conclude(&hello, &answer, secret)?;
-        self.roster.check(&self.identity, &other)?;
-        if other.node != node {
-            let text = format!("Node {} answers where node {node} should.", other.node);
-            return Err(Refusal::new(ErrorCode::InvalidVoterKey, text).into());
-        }
+        self.roster.check(&self.identity, &other, node)?;
         let answer = connection.call(PeerKey::Proof, &talk.dialler_proof(secret)).await?;
         hello::conclude_proof(&answer)?;
         connection.trust(talk.seals(secret));
@@ -148,13 +149,23 @@ impl Link {
     /// is answered waits its turn, within its own limit. Giving up closes the connection: an answer that comes late
     /// must not be taken for the next one's.
     pub async fn call(&self, key: PeerKey, body: &[u8], limit: Duration) -> Result<Bytes, PeerError> {
-        self.call_once(key, body, limit).await.map_err(|failed| failed.error)
+        self.call_once(key, body, limit, std::future::pending()).await.map_err(|failed| failed.error)
     }
 
-    /// As [`Link::call`], for what must not be asked twice.
-    pub async fn call_once(&self, key: PeerKey, body: &[u8], limit: Duration) -> Result<Bytes, Failed> {
+    /// As [`Link::call`], for what must not be asked twice; given up, too, when `is_hopeless` ends.
+    pub async fn call_once(
+        &self,
+        key: PeerKey,
+        body: &[u8],
+        limit: Duration,
+        is_hopeless: impl Future<Output = ()>,
+    ) -> Result<Bytes, Failed> {
         let was_sent = Cell::new(false);
-        let result = within(limit, self.ask(key, body, &was_sent)).await;
+        let asked = within(limit, self.ask(key, body, &was_sent));
+        let result = match select(pin!(asked), pin!(is_hopeless)).await {
+            Either::Left((result, _)) => result,
+            Either::Right(_) => Err(PeerError::Replaced),
+        };
         result.map_err(|error| {
             let (node, lane) = (self.node, self.lane);
             tracing::debug!(%node, ?lane, ?key, "peer: {error}");

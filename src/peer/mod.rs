@@ -32,9 +32,9 @@ pub use self::greet::{
     Answer, Dialling, Ends, Greeter, Greetings, own_answer, own_key, own_request, read_own,
 };
 pub use self::links::{Failed, Link, Links};
-pub use self::roster::Roster;
+pub use self::roster::{Address, Roster};
 pub use self::secret::{Secret, SecretError};
-pub use self::serve::{Answering, Arrivals, Doorway, Server, Service, arrivals};
+pub use self::serve::{Answering, Arrivals, Doorway, KafkaClient, Server, Service, arrivals};
 use crate::base::BrokerId;
 use crate::io::runtime;
 use crate::wire::ErrorCode;
@@ -72,10 +72,14 @@ pub enum Lane {
     Forward,
     /// From a broker to another one's listener for brokers: a follower, a coordinator.
     Fetch,
+    /// From a node that has no vote to the leader, for the metadata log.
+    Observe,
+    /// For changes of who votes, each of which may take long.
+    Voters,
 }
 
 impl Lane {
-    const ALL: [Lane; 8] = [
+    const ALL: [Lane; 10] = [
         Lane::Append,
         Lane::Beat,
         Lane::Vote,
@@ -84,7 +88,14 @@ impl Lane {
         Lane::Session,
         Lane::Forward,
         Lane::Fetch,
+        Lane::Observe,
+        Lane::Voters,
     ];
+
+    /// Whether it is for what any broker may ask of a controller.
+    fn is_brokers(self) -> bool {
+        matches!(self, Lane::Control | Lane::Session | Lane::Forward | Lane::Observe | Lane::Voters)
+    }
 }
 
 /// How nodes know each other.
@@ -122,6 +133,8 @@ pub enum PeerError {
     TimedOut(Duration),
     #[error("closed by the peer")]
     Closed,
+    #[error("another node does by now what this one was asked for")]
+    Replaced,
     #[error("refused: {0}")]
     Refused(#[from] Refusal),
     #[error("the peer does not speak as it should: {0}")]

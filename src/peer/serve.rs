@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::connection::Connection;
+use super::frame::OWN_KEYS_FROM;
 use super::hello::{self, Hello};
 use super::links::is_on_this_machine;
 use super::roster::Roster;
@@ -25,13 +26,31 @@ use crate::wire::ErrorCode;
 const STRANGERS_MAX: usize = 32;
 /// How long one may take to say it.
 const HELLO_TIME_MAX: Duration = Duration::from_secs(5);
+/// The length and the key of its first request, which tells what the other end speaks.
+const FIRST_BYTES: usize = 6;
 /// Connections that are open or on their way to the shard; more are closed at once.
-const CONNECTIONS_MAX: usize = 256;
+const CONNECTIONS_MAX: usize = 1024;
 
 /// Answers what peers ask.
 pub trait Service {
     /// The body of the answer; after an error the connection is closed.
     fn answer<'a>(&'a self, from: &'a Identity, request: &'a Request) -> Answering<'a>;
+
+    /// Takes over the connection of a client of Kafka's.
+    ///
+    /// # Errors
+    /// Why it is closed instead.
+    fn take(&self, _client: KafkaClient) -> Result<(), &'static str> {
+        Err("it does not begin with a hello")
+    }
+}
+
+/// A connection that begins with a request of Kafka's where a peer says hello. Nothing of it has been received.
+pub struct KafkaClient {
+    pub fd: OwnedFd,
+    pub peer: SocketAddr,
+    /// Both ends are on this machine.
+    pub is_local: bool,
 }
 
 /// An answer to come.
@@ -171,6 +190,15 @@ impl Server {
             let text = "it comes from another machine, and there is no secret";
             return Err(Refusal::new(ErrorCode::ClusterAuthorizationFailed, text).into());
         }
+        let mut first = [0; FIRST_BYTES];
+        let received = within(HELLO_TIME_MAX, async { Ok(socket.peek(&mut first).await?) }).await?;
+        if received < FIRST_BYTES {
+            return Ok(());
+        }
+        let [.., high, low] = first;
+        if i16::from_be_bytes([high, low]) < OWN_KEYS_FROM {
+            return self.let_go(&socket, number);
+        }
         let mut connection = Connection::new(socket, &self.pool);
         let Some((peer, lane)) = within(HELLO_TIME_MAX, self.greet(&mut connection)).await? else {
             return Ok(());
@@ -184,10 +212,24 @@ impl Server {
             earlier.close();
         }
         while let Some(request) = connection.next_request().await? {
+            // Whoever has no vote is let in on the brokers' lanes, and is not to stand for election there.
+            if lane.is_brokers() && request.key.is_rafts() {
+                return Err(PeerError::Malformed("a controller's request on a broker's lane"));
+            }
             let answer = self.service.answer(&peer, &request).await?;
             connection.answer(&request, &answer).await?;
         }
         Ok(())
+    }
+
+    /// Hands a client of Kafka's on to whoever serves such.
+    fn let_go(&self, socket: &Socket, number: u64) -> Result<(), PeerError> {
+        if self.strangers.borrow_mut().remove(&number).is_none() {
+            return Ok(());
+        }
+        let (peer, is_local) = (socket.peer_addr(), is_on_this_machine(socket));
+        let client = KafkaClient { fd: socket.hand_over()?, peer, is_local };
+        self.service.take(client).map_err(PeerError::Malformed)
     }
 
     /// Who it is and what the connection is for; `None` when it goes away without a word.
@@ -218,8 +260,9 @@ impl Server {
     }
 
     fn check(&self, hello: &Hello) -> Result<(), Refusal> {
-        self.roster.check(&self.identity, &hello.identity)?;
-        if hello.wants != self.identity.node {
+        self.roster.admit(&self.identity, &hello.identity, hello.lane)?;
+        // Below 0: whoever is there.
+        if hello.wants.0 >= 0 && hello.wants != self.identity.node {
             let text = format!("This is node {}, not {}.", self.identity.node, hello.wants);
             return Err(Refusal::new(ErrorCode::InvalidVoterKey, text));
         }

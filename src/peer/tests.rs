@@ -1,6 +1,6 @@
 //! Two nodes and strangers on loopback, in one process.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -34,6 +34,8 @@ fn secret(byte: u8) -> Security {
 #[derive(Default)]
 struct Echo {
     asked: Cell<usize>,
+    /// Clients of Kafka's, where they are taken.
+    taken: RefCell<Option<Vec<KafkaClient>>>,
 }
 
 impl Service for Echo {
@@ -47,6 +49,10 @@ impl Service for Echo {
                 _ => Ok(request.body.to_vec()),
             }
         })
+    }
+
+    fn take(&self, client: KafkaClient) -> Result<(), &'static str> {
+        self.taken.borrow_mut().as_mut().map(|taken| taken.push(client)).ok_or("nobody takes it")
     }
 }
 
@@ -62,7 +68,7 @@ impl Node {
     fn start(address: SocketAddr, security: Security) -> Self {
         let listener = Listener::bind(address, 64).unwrap();
         let (doorway, arrivals) = arrivals();
-        let roster = Rc::new(Roster::new([(ONE, ("127.0.0.1".to_owned(), 1))].into()));
+        let roster = Rc::new(Roster::new([(ONE, ("127.0.0.1".to_owned(), 1))].into(), Vec::new()));
         let service = Rc::new(Echo::default());
         let server = Server::start(identity(TWO), security, roster.clone(), arrivals, service.clone());
         Self { acceptor: doorway.open(listener).unwrap(), server, roster, service }
@@ -81,7 +87,7 @@ impl Node {
 /// Node 1's links to node 2 at `address`.
 fn links(identity: Identity, security: Security, address: SocketAddr, threads: &FileThreads) -> Rc<Links> {
     let addresses = BTreeMap::from([(TWO, ("localhost".to_owned(), address.port()))]);
-    Links::new(identity, security, Rc::new(Roster::new(addresses)), threads.clone())
+    Links::new(identity, security, Rc::new(Roster::new(addresses, Vec::new())), threads.clone())
 }
 
 fn any_port() -> SocketAddr {
@@ -162,13 +168,90 @@ fn strangers_and_nodes_with_another_disk_are_refused_with_the_reason() {
         assert_eq!(refusal_of(&welcome).await, ErrorCode::InvalidVoterKey);
         // Another node at the address of node 2.
         let addresses = BTreeMap::from([(BrokerId(3), ("127.0.0.1".to_owned(), at.port()))]);
-        let lost =
-            Links::new(identity(ONE), Security::Loopback, Rc::new(Roster::new(addresses)), threads.clone());
+        let lost = Links::new(
+            identity(ONE),
+            Security::Loopback,
+            Rc::new(Roster::new(addresses, Vec::new())),
+            threads.clone(),
+        );
         match lost.link(BrokerId(3), Lane::Beat).call(PeerKey::RaftVote, b"", LIMIT).await {
             Err(PeerError::Refused(refusal)) => assert_eq!(refusal.code, ErrorCode::InvalidVoterKey),
             other => panic!("{other:?}"),
         }
         assert_eq!(node.service.asked.get(), 0);
+        node.stop();
+    });
+}
+
+#[test]
+fn a_node_that_is_no_controller_asks_what_brokers_may_and_does_not_vote() {
+    on_a_shard(|threads| async move {
+        let node = Node::start(any_port(), secret(1));
+        // Node 2 knows nobody: node 1 is any broker.
+        node.roster.set(BTreeMap::new());
+        let by_address = vec![("localhost".to_owned(), node.address().port())];
+        let roster = Rc::new(Roster::new(BTreeMap::new(), by_address));
+        let links = Links::new(identity(ONE), secret(1), roster, threads.clone());
+        let server = links.roster().servers().next().unwrap();
+        let link = links.link(server, Lane::Observe);
+        assert_eq!(link.call(PeerKey::FetchLog, b"log", LIMIT).await.unwrap(), &b"log"[..]);
+        let vote = link.call(PeerKey::RaftVote, b"", LIMIT).await;
+        assert!(matches!(vote, Err(PeerError::Closed | PeerError::Io(_))), "{vote:?}");
+        match links.link(server, Lane::Vote).call(PeerKey::RaftVote, b"", LIMIT).await {
+            Err(PeerError::Refused(refusal)) => {
+                assert_eq!(refusal.code, ErrorCode::ClusterAuthorizationFailed);
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(node.service.asked.get(), 1);
+        assert!(node.roster.unpinned().is_empty(), "its directory matters to nobody");
+        node.stop();
+    });
+}
+
+#[test]
+fn a_client_of_kafkas_is_given_away_with_all_that_it_has_sent() {
+    on_a_shard(|threads| async move {
+        let node = Node::start(any_port(), secret(1));
+        let request = [0, 0, 0, 10, 0, 18, 0, 0, 0, 0, 0, 7, 0, 0];
+        let knock = || TcpStream::connect(node.address()).unwrap();
+        // Where nobody takes it, it is closed.
+        let mut refused = knock();
+        refused.write_all(&request).unwrap();
+        refused.set_nonblocking(true).unwrap();
+        let begun = Instant::now();
+        while !matches!(refused.read(&mut [0]), Ok(0)) {
+            assert!(begun.elapsed() < LIMIT);
+            sleep(Duration::from_millis(2)).await;
+        }
+        *node.service.taken.borrow_mut() = Some(Vec::new());
+        let mut client = knock();
+        // Of two bytes nobody knows what they are.
+        for part in [&request[..2], &request[2..5], &request[5..]] {
+            client.write_all(part).unwrap();
+            sleep(Duration::from_millis(20)).await;
+        }
+        let begun = Instant::now();
+        let taken = loop {
+            if let Some(taken) = node.service.taken.borrow_mut().as_mut().and_then(Vec::pop) {
+                break taken;
+            }
+            assert!(begun.elapsed() < LIMIT);
+            sleep(Duration::from_millis(2)).await;
+        };
+        assert!(taken.is_local && taken.peer == client.local_addr().unwrap());
+        let mut other = TcpStream::from(taken.fd);
+        let mut received = [0; 14];
+        other.read_exact(&mut received).unwrap();
+        assert_eq!(received, request);
+        other.write_all(b"answer").unwrap();
+        let mut answer = [0; 6];
+        client.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"answer", "it is open");
+        assert_eq!(node.service.asked.get(), 0);
+        // Peers come in as before.
+        let links = links(identity(ONE), secret(1), node.address(), &threads);
+        assert!(links.link(TWO, Lane::Beat).call(PeerKey::RaftVote, b"", LIMIT).await.is_ok());
         node.stop();
     });
 }

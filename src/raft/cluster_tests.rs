@@ -14,6 +14,8 @@ use crate::peer::{self, Answering, Identity, Roster, Secret, Security, Server, S
 use crate::raft::OpenError;
 
 const NODES: [i32; 3] = [1, 2, 3];
+/// Two more that have a port.
+const ALL_NODES: [i32; 5] = [1, 2, 3, 4, 5];
 const PATIENCE: Duration = Duration::from_secs(40);
 /// Long enough for a machine that does much else.
 const FAILOVER: Duration = Duration::from_millis(1500);
@@ -43,7 +45,7 @@ struct Peers(Rc<Quorum>);
 
 impl Service for Peers {
     fn answer<'a>(&'a self, from: &'a Identity, request: &'a Request) -> Answering<'a> {
-        Box::pin(self.0.serve(from.node, request))
+        Box::pin(self.0.serve(from, request))
     }
 }
 
@@ -64,10 +66,10 @@ fn directory(node: i32) -> Uuid {
 
 impl Trio {
     fn new(threads: FileThreads) -> Self {
-        // All three are bound before one is let go: no port is given twice.
-        let listeners: Vec<Listener> = NODES.iter().map(|_| bind(0)).collect();
-        let ports =
-            NODES.iter().zip(&listeners).map(|(id, listener)| (BrokerId(*id), listener.local_addr().port()));
+        // All are bound before one is let go: no port is given twice.
+        let listeners: Vec<Listener> = ALL_NODES.iter().map(|_| bind(0)).collect();
+        let ports = ALL_NODES.iter().zip(&listeners);
+        let ports = ports.map(|(id, listener)| (BrokerId(*id), listener.local_addr().port()));
         Self {
             dir: tempfile::tempdir().unwrap(),
             threads,
@@ -102,7 +104,7 @@ impl Trio {
         };
         let addresses =
             voters.iter().map(|id| (BrokerId(*id), ("127.0.0.1".to_owned(), self.ports[&BrokerId(*id)])));
-        let roster = Rc::new(Roster::new(addresses.collect()));
+        let roster = Rc::new(Roster::new(addresses.collect(), Vec::new()));
         let security = Security::Secret(Secret::new(vec![9; 32]).unwrap());
         Settings {
             peers: Some(Links::new(identity, security, roster, self.threads.clone())),
@@ -162,7 +164,7 @@ impl Trio {
     }
 
     async fn stop_all(mut self) {
-        for node in NODES {
+        for node in ALL_NODES {
             if self.running.contains_key(&node) {
                 self.stop(node).await;
             }
@@ -191,7 +193,7 @@ impl Trio {
         for node in self.running.keys() {
             let calls = self.quorum(*node);
             let pinned = || {
-                let metrics = calls.metrics.borrow_watched();
+                let metrics = calls.metrics().borrow_watched();
                 let is_pinned =
                     metrics.membership_config.nodes().all(|(_, member)| !member.directory.is_nil());
                 is_pinned.then_some(())
@@ -441,7 +443,7 @@ fn every_node_writes_a_snapshot_after_so_many_bytes() {
         }
         for node in NODES {
             let has_one = || {
-                let metrics = trio.quorum(node).metrics.borrow_watched();
+                let metrics = trio.quorum(node).metrics().borrow_watched();
                 metrics.snapshot.map(|snapshot| snapshot.index)
             };
             eventually(&format!("node {node} has a snapshot"), has_one).await;
@@ -573,3 +575,9 @@ fn a_voter_whose_log_was_emptied_does_not_start() {
         trio.stop_all().await;
     });
 }
+
+#[path = "observer_tests.rs"]
+mod observer_tests;
+
+#[path = "voters_tests.rs"]
+mod voters_tests;

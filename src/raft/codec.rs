@@ -2,7 +2,8 @@
 //! primitives of [`crate::metadata`]'s codec; openraft's serde types may change between its versions.
 //!
 //! Version 1 of entries and snapshot heads was a single node's: its memberships have an address where version 2
-//! has a member's directory, and the node's id for the id of its member. A log id has kept the place of the leading
+//! has a member's directory, and the node's id for the id of its member. Version 3 has the address after that, and is written
+//! where a member has one. A log id has kept the place of the leading
 //! node beside the term: it is written as 0 and not read.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,20 +17,38 @@ use super::types::{
 };
 use crate::base::BrokerId;
 use crate::metadata::{DecodeError, Reader, Writer, decode_records, encode_records};
+use crate::peer::Address;
 
 /// Of entries, and of the heads of snapshots.
-pub const VERSION: u8 = 2;
+const VERSION: u8 = 2;
 /// What memberships looked like before there were members.
-pub const VERSION_ALONE: u8 = 1;
+const VERSION_ALONE: u8 = 1;
+/// Members have addresses.
+const VERSION_WITH_ADDRESSES: u8 = 3;
 
 const BLANK: u8 = 0;
 const NORMAL: u8 = 1;
 const MEMBERSHIP: u8 = 2;
 
+/// The lowest version that has all of it.
+pub fn version_of(membership: &Membership) -> u8 {
+    let has_addresses = membership.nodes().any(|(_, member)| member.address.is_some());
+    if has_addresses { VERSION_WITH_ADDRESSES } else { VERSION }
+}
+
+/// Whether it can be read here.
+pub fn is_known(version: u8) -> bool {
+    (VERSION_ALONE..=VERSION_WITH_ADDRESSES).contains(&version)
+}
+
 /// Appends the form of `entry`.
 pub fn encode_entry(entry: &Entry, out: &mut Vec<u8>) {
     let mut writer = Writer(out);
-    writer.u8(VERSION);
+    let version = match &entry.payload {
+        EntryPayload::Membership(membership) => version_of(membership),
+        EntryPayload::Blank | EntryPayload::Normal(_) => VERSION,
+    };
+    writer.u8(version);
     write_log_id(&mut writer, &entry.log_id);
     match &entry.payload {
         EntryPayload::Blank => writer.u8(BLANK),
@@ -39,17 +58,17 @@ pub fn encode_entry(entry: &Entry, out: &mut Vec<u8>) {
         }
         EntryPayload::Membership(membership) => {
             writer.u8(MEMBERSHIP);
-            write_membership(&mut writer, membership);
+            write_membership(&mut writer, membership, version);
         }
     }
 }
 
 pub fn decode_entry(bytes: &[u8]) -> Result<Entry, DecodeError> {
     let mut reader = Reader(bytes);
-    let version = match reader.u8()? {
-        version @ (VERSION | VERSION_ALONE) => version,
-        version => return Err(DecodeError::BatchVersion(version)),
-    };
+    let version = reader.u8()?;
+    if !is_known(version) {
+        return Err(DecodeError::BatchVersion(version));
+    }
     let log_id = read_log_id(&mut reader)?;
     let payload = match reader.u8()? {
         BLANK => EntryPayload::Blank,
@@ -98,10 +117,25 @@ pub fn read_vote(reader: &mut Reader<'_>) -> Result<Vote, DecodeError> {
     Ok(Vote { leader_id, committed: reader.bool()? })
 }
 
+/// In the version of its membership, which is not in it.
 pub fn write_snapshot_meta(writer: &mut Writer<'_>, meta: &SnapshotMeta) {
+    let membership = meta.last_membership.membership();
     write_log_id_option(writer, &meta.last_log_id);
     write_log_id_option(writer, meta.last_membership.log_id());
-    write_membership(writer, meta.last_membership.membership());
+    write_membership(writer, membership, version_of(membership));
+}
+
+/// On its way to another node the version comes before it.
+pub fn send_snapshot_meta(writer: &mut Writer<'_>, meta: &SnapshotMeta) {
+    writer.u8(version_of(meta.last_membership.membership()));
+    write_snapshot_meta(writer, meta);
+}
+
+pub fn receive_snapshot_meta(reader: &mut Reader<'_>) -> Result<SnapshotMeta, DecodeError> {
+    match reader.u8()? {
+        version if is_known(version) => read_snapshot_meta(reader, version),
+        version => Err(DecodeError::BatchVersion(version)),
+    }
 }
 
 pub fn read_snapshot_meta(reader: &mut Reader<'_>, version: u8) -> Result<SnapshotMeta, DecodeError> {
@@ -111,7 +145,7 @@ pub fn read_snapshot_meta(reader: &mut Reader<'_>, version: u8) -> Result<Snapsh
     Ok(SnapshotMeta { last_log_id, last_membership: StoredMembership::new(membership_log_id, membership) })
 }
 
-fn write_membership(writer: &mut Writer<'_>, membership: &Membership) {
+fn write_membership(writer: &mut Writer<'_>, membership: &Membership, version: u8) {
     let configs = membership.get_joint_config();
     writer.unsigned(configs.len() as u64);
     for voters in configs {
@@ -126,7 +160,27 @@ fn write_membership(writer: &mut Writer<'_>, membership: &Membership) {
         writer.unsigned(seat.0);
         writer.signed(i64::from(member.node.0));
         writer.uuid(&member.directory);
+        if version >= VERSION_WITH_ADDRESSES {
+            write_address(writer, member.address.as_ref());
+        }
     }
+}
+
+fn write_address(writer: &mut Writer<'_>, address: Option<&Address>) {
+    writer.bool(address.is_some());
+    if let Some((host, port)) = address {
+        writer.text(host);
+        writer.unsigned(u64::from(*port));
+    }
+}
+
+fn read_address(reader: &mut Reader<'_>) -> Result<Option<Address>, DecodeError> {
+    if !reader.bool()? {
+        return Ok(None);
+    }
+    let host = reader.text()?.to_owned();
+    let port = u16::try_from(reader.unsigned()?).map_err(|_| DecodeError::Value("port"))?;
+    Ok(Some((host, port)))
 }
 
 fn read_membership(reader: &mut Reader<'_>, version: u8) -> Result<Membership, DecodeError> {
@@ -157,7 +211,9 @@ fn read_member(reader: &mut Reader<'_>, seat: Seat, version: u8) -> Result<Membe
         let number = i64::try_from(seat.0).map_err(|_| DecodeError::Value("node id"))?;
         return Ok(Member { node: node(number)?, ..Member::default() });
     }
-    Ok(Member { node: node(reader.signed()?)?, directory: reader.uuid()? })
+    let (node, directory) = (node(reader.signed()?)?, reader.uuid()?);
+    let address = if version >= VERSION_WITH_ADDRESSES { read_address(reader)? } else { None };
+    Ok(Member { node, directory, address })
 }
 
 #[cfg(test)]
@@ -173,10 +229,13 @@ mod tests {
 
     fn membership() -> impl Strategy<Value = Membership> {
         let config = prop::collection::btree_set(0u64..5, 1..4);
-        (prop::collection::vec(config, 0..3), any::<u128>()).prop_map(|(configs, directory)| {
+        let place = (any::<u128>(), prop::option::of((".{0,9}", any::<u16>())));
+        (prop::collection::vec(config, 0..3), place).prop_map(|(configs, (directory, address))| {
             let directory = uuid::Uuid::from_u128(directory);
-            let members: BTreeMap<Seat, Member> =
-                (0..6).map(|id| (Seat(id), Member { node: BrokerId(id as i32 + 7), directory })).collect();
+            // One of them has none.
+            let address = |id| address.clone().filter(|_| id != 3);
+            let member = |id: u64| Member { node: BrokerId(id as i32 + 7), directory, address: address(id) };
+            let members: BTreeMap<Seat, Member> = (0..6).map(|id| (Seat(id), member(id))).collect();
             let configs: Vec<BTreeSet<Seat>> =
                 configs.into_iter().map(|config| config.into_iter().map(Seat).collect()).collect();
             if configs.is_empty() {
@@ -202,7 +261,7 @@ mod tests {
         assert_eq!(entry.log_id, log_id(0, 0));
         let EntryPayload::Membership(membership) = entry.payload else { panic!("{:?}", entry.payload) };
         assert!(membership.voter_ids().eq([Seat(4)]));
-        let member = Member { node: BrokerId(4), directory: uuid::Uuid::nil() };
+        let member = Member { node: BrokerId(4), ..Member::default() };
         assert_eq!(membership.get_node(&Seat(4)), Some(&member));
     }
 
@@ -235,8 +294,8 @@ mod tests {
             let last_membership = StoredMembership::new(last_log_id, membership);
             let meta = SnapshotMeta { last_log_id, last_membership };
             let mut bytes = Vec::new();
-            write_snapshot_meta(&mut Writer(&mut bytes), &meta);
-            prop_assert_eq!(read_snapshot_meta(&mut Reader(&bytes), VERSION), Ok(meta));
+            send_snapshot_meta(&mut Writer(&mut bytes), &meta);
+            prop_assert_eq!(receive_snapshot_meta(&mut Reader(&bytes)), Ok(meta));
         }
     }
 }

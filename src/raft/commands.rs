@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use futures::future::{Either, select};
 use hdrhistogram::Histogram;
-use openraft::Instant as _;
 use openraft::async_runtime::WatchReceiver as _;
 use openraft::errors::ClientWriteError;
 use openraft::impls::ProgressResponder;
@@ -23,7 +22,7 @@ use openraft::raft::ClientWriteResult;
 use openraft::type_config::alias::OneshotReceiverOf;
 use tokio::sync::{mpsc, oneshot};
 
-use super::leadership::{Leadership, Metrics, Raft};
+use super::leadership::{self, Leadership, Metrics, Raft};
 use super::log_store::LogStore;
 use super::machine::Applied;
 use super::quorum::{Begin, OpenError};
@@ -31,7 +30,10 @@ use super::types::{CommittedLeaderId, Proposal, Seat, Types};
 use crate::base::clock::{self, Monotonic};
 use crate::io::Files;
 use crate::io::runtime::{self, Task};
-use crate::metadata::{Command, CommandKind, Controller, Record, Refusal, Response, encode_records};
+use crate::metadata::{
+    Command, CommandKind, Controller, KRAFT_VERSION, KRAFT_VERSION_MAX, Record, Refusal, Response,
+    encode_records,
+};
 use crate::wire::ErrorCode;
 
 /// Records, and bytes of them, in one entry of what a cluster begins with: far from what an entry may hold.
@@ -109,6 +111,8 @@ pub struct Driver<F: Files> {
 /// What a leader needs to know in a cluster.
 pub struct ClusterLeader {
     pub cluster_id: String,
+    /// The cluster begins as one whose voters may change.
+    pub voters_change: bool,
     pub commit_wait: Duration,
     /// How long a stop waits until another leads.
     pub hand_over_wait: Duration,
@@ -272,8 +276,7 @@ impl<F: Files> Driver<F> {
     /// Whether a quorum has answered this leader a moment ago: another may lead else.
     fn has_quorum(&self) -> bool {
         let Some(cluster) = &self.cluster else { return true };
-        let acked = self.metrics.borrow_watched().last_quorum_acked;
-        acked.is_some_and(|acked| acked.elapsed() < cluster.lease)
+        leadership::is_heard(&self.metrics.borrow_watched(), cluster.lease)
     }
 
     async fn run_command(&mut self, command: Command) -> Result<Response, Refusal> {
@@ -393,9 +396,12 @@ impl<F: Files> Driver<F> {
     /// A cluster that is new gets its id from its first leader.
     async fn begin_cluster(&mut self) {
         let Some(cluster) = self.cluster.as_ref().filter(|_| !self.has_begun()) else { return };
-        let record = Record::Cluster { id: cluster.cluster_id.clone() };
+        let mut records = vec![Record::Cluster { id: cluster.cluster_id.clone() }];
+        if cluster.voters_change {
+            records.push(Record::Feature { name: KRAFT_VERSION.to_owned(), level: KRAFT_VERSION_MAX });
+        }
         if self.await_undecided().await.is_ok()
-            && let Err(error) = self.begin(vec![record]).await
+            && let Err(error) = self.begin(records).await
         {
             // The next leader does it.
             tracing::info!("the cluster has not begun yet: {error}");
@@ -460,7 +466,7 @@ fn entries_of(records: Vec<Record>) -> Vec<Vec<Record>> {
     entries
 }
 
-fn not_controller(leadership: Leadership) -> Refusal {
+pub fn not_controller(leadership: Leadership) -> Refusal {
     let text = match leadership.leader {
         Some(leader) => format!("The controller is node {leader}."),
         None => "There is no controller at the moment.".to_owned(),

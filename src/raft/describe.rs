@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Duration;
 
 use openraft::RaftMetrics;
 use openraft::async_runtime::WatchReceiver as _;
@@ -12,10 +13,14 @@ use uuid::Uuid;
 use super::leadership::Metrics;
 use super::runtime::Moment;
 use super::types::{Member, Seat, Types};
-use crate::base::clock::{Now, Timestamp};
+use crate::base::clock::{Monotonic, Now, Timestamp};
 use crate::base::{BrokerId, LeaderEpoch, Offset};
 use crate::io::runtime::{self, Queue};
 use crate::metadata::{DecodeError, Reader, Writer};
+use crate::peer::Identity;
+
+/// An observer that has not asked for the log for so long is none any more (`LeaderState.OBSERVER_SESSION_TIMEOUT_MS`).
+const OBSERVER_SILENCE_MAX: Duration = Duration::from_secs(300);
 
 /// Where an offset is not known.
 const UNKNOWN: Offset = Offset(-1);
@@ -61,7 +66,10 @@ impl QuorumDescription {
             false => followers.describe(*seat, member, now),
         };
         let is_voter = |seat: &Seat| config.voter_ids().any(|voter| voter == *seat);
-        let (voters, observers): (Vec<_>, Vec<_>) = config.nodes().partition(|(seat, _)| is_voter(seat));
+        let (voters, learners): (Vec<_>, Vec<_>) = config.nodes().partition(|(seat, _)| is_voter(seat));
+        let mut observers: Vec<_> = learners.into_iter().map(describe).collect();
+        let is_member = |node: BrokerId| config.nodes().any(|(_, member)| member.node == node);
+        observers.extend(followers.observers(now).filter(|observer| !is_member(observer.node)));
         let committed = [&metrics.cluster_committed, &metrics.local_committed].into_iter().flatten();
         let high_watermark = committed.map(|log_id| log_id.index as i64 + 1).max();
         Self {
@@ -69,7 +77,7 @@ impl QuorumDescription {
             epoch: LeaderEpoch(i32::try_from(metrics.current_term).unwrap_or(i32::MAX)),
             high_watermark: high_watermark.map_or(UNKNOWN, Offset),
             voters: voters.into_iter().map(describe).collect(),
-            observers: observers.into_iter().map(describe).collect(),
+            observers,
         }
     }
 
@@ -144,6 +152,8 @@ fn read_i32(reader: &mut Reader<'_>) -> Result<i32, DecodeError> {
 pub struct Followers {
     term: u64,
     seen: BTreeMap<Seat, Seen>,
+    /// Nodes that fetch the log, each with where its own directory is.
+    observers: BTreeMap<BrokerId, (Uuid, Seen)>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -162,10 +172,11 @@ impl Followers {
     pub fn note(&mut self, metrics: &RaftMetrics<Types>) {
         let (Some(answers), Some(matched)) = (&metrics.heartbeat, &metrics.replication) else {
             self.seen.clear();
+            self.observers.clear();
             return;
         };
         if self.term != metrics.current_term {
-            *self = Self { term: metrics.current_term, seen: BTreeMap::new() };
+            *self = Self { term: metrics.current_term, ..Self::default() };
         }
         let leader_end = end_of(metrics.last_log_index);
         for (seat, answered) in answers {
@@ -178,19 +189,43 @@ impl Followers {
         self.seen.retain(|seat, _| answers.contains_key(seat));
     }
 
+    /// Takes in what an observer has, which asks for more now.
+    pub fn note_observer(&mut self, from: &Identity, have: Option<u64>, leader_end: u64, now: Monotonic) {
+        let now = Moment::at(now);
+        self.observers.retain(|_, (_, seen)| now - seen.answered < OBSERVER_SILENCE_MAX);
+        let before = self.observers.get(&from.node).filter(|(directory, _)| *directory == from.directory);
+        let seen = Seen::after(before.map(|(_, seen)| seen), now, Some(end_of(have)), leader_end);
+        self.observers.insert(from.node, (from.directory, seen));
+    }
+
+    /// Those that have asked for the log not long ago.
+    fn observers(&self, now: Now) -> impl Iterator<Item = ReplicaDescription> {
+        let heard = self
+            .observers
+            .iter()
+            .filter(move |(_, (_, seen))| Moment::at(now.monotonic) - seen.answered < OBSERVER_SILENCE_MAX);
+        heard.map(move |(node, (directory, seen))| {
+            let member = Member { node: *node, directory: *directory, ..Member::default() };
+            describe(&member, Some(seen), now)
+        })
+    }
+
     fn describe(&self, seat: Seat, member: &Member, now: Now) -> ReplicaDescription {
-        let seen = self.seen.get(&seat);
-        let wall = |moment: Moment| {
-            let ago = Moment::at(now.monotonic) - moment;
-            Timestamp(now.wall.0 - ago.as_millis() as i64)
-        };
-        ReplicaDescription {
-            node: member.node,
-            directory: member.directory,
-            log_end: seen.and_then(|seen| seen.end).map_or(UNKNOWN, |end| Offset(end as i64)),
-            last_fetch: seen.map_or(Timestamp::NONE, |seen| wall(seen.answered)),
-            last_caught_up: seen.and_then(|seen| seen.caught_up).map_or(Timestamp::NONE, wall),
-        }
+        describe(member, self.seen.get(&seat), now)
+    }
+}
+
+fn describe(member: &Member, seen: Option<&Seen>, now: Now) -> ReplicaDescription {
+    let wall = |moment: Moment| {
+        let ago = Moment::at(now.monotonic) - moment;
+        Timestamp(now.wall.0 - ago.as_millis() as i64)
+    };
+    ReplicaDescription {
+        node: member.node,
+        directory: member.directory,
+        log_end: seen.and_then(|seen| seen.end).map_or(UNKNOWN, |end| Offset(end as i64)),
+        last_fetch: seen.map_or(Timestamp::NONE, |seen| wall(seen.answered)),
+        last_caught_up: seen.and_then(|seen| seen.caught_up).map_or(Timestamp::NONE, wall),
     }
 }
 
@@ -231,7 +266,6 @@ pub fn start_noting(mut metrics: Metrics, followers: Rc<RefCell<Followers>>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::clock::Monotonic;
 
     fn at(ms: u64) -> Moment {
         Moment::at(Monotonic::from_millis(ms))

@@ -1,24 +1,25 @@
 //! Who leads the metadata log, and how a log gets its first members.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
 use openraft::async_runtime::WatchReceiver as _;
 use openraft::errors::{Fatal, InitializeError, RaftError};
 use openraft::type_config::alias::WatchReceiverOf;
-use openraft::{ChangeMembers, RaftMetrics, ServerState};
+use openraft::{ChangeMembers, Instant as _, RaftMetrics, ServerState};
 use tokio::sync::mpsc;
 
 use super::commands::Message;
+use super::first_voters::FirstVoter;
 use super::log_store::LogStore;
 use super::machine::Machine;
 use super::quorum::OpenError;
-use super::types::{Member, Seat, Types};
+use super::types::{Member, Membership, Seat, StoredMembership, Types};
 use crate::base::BrokerId;
 use crate::io::Files;
 use crate::io::runtime::{self, Queue};
-use crate::peer::{Links, Roster};
+use crate::peer::{Address, Links, Roster};
 
 /// How often a leader looks whether it has met a node whose directory is not in the log yet.
 const PIN_EVERY: Duration = Duration::from_millis(200);
@@ -50,6 +51,13 @@ impl Leadership {
             && metrics.last_applied.is_some_and(|applied| applied.leader_id.term == term);
         Self { term, leader, is_own }
     }
+}
+
+/// Whether a majority has answered this leader within `lease`; else another may lead. Who votes alone is a majority, and
+/// openraft notes the answers of others only.
+pub fn is_heard(metrics: &RaftMetrics<Types>, lease: Duration) -> bool {
+    let is_answered = metrics.last_quorum_acked.is_some_and(|acked| acked.elapsed() < lease);
+    is_answered || metrics.membership_config.voter_ids().eq([metrics.id])
 }
 
 /// Makes this node the leader if it may be one alone, and waits until an entry of its own term, at
@@ -90,7 +98,7 @@ pub async fn lead<F: Files>(
 /// come later. A log that has members must have these.
 pub async fn form<F: Files>(raft: &Raft<F>, links: &Links) -> Result<(), OpenError> {
     let failed = |error: String| OpenError::Raft(error);
-    let first: BTreeMap<Seat, Member> = members(links.roster().nodes())?;
+    let first: BTreeMap<Seat, Member> = members(links.roster().controllers().into_keys())?;
     if !raft.is_initialized().await.map_err(|error| failed(error.to_string()))? {
         return match raft.initialize(first).await {
             // The leader's first entries were here before.
@@ -101,7 +109,7 @@ pub async fn form<F: Files>(raft: &Raft<F>, links: &Links) -> Result<(), OpenErr
     let metrics = raft.metrics();
     let metrics = metrics.borrow_watched();
     let found: Vec<BrokerId> = metrics.membership_config.nodes().map(|(_, member)| member.node).collect();
-    let expected: Vec<BrokerId> = links.roster().nodes().collect();
+    let expected: Vec<BrokerId> = links.roster().controllers().into_keys().collect();
     if found != expected {
         return Err(OpenError::Voters { found: list(&found), expected: list(&expected) });
     }
@@ -111,6 +119,54 @@ pub async fn form<F: Files>(raft: &Raft<F>, links: &Links) -> Result<(), OpenErr
         Some(pinned) => Err(OpenError::Directory { pinned, found: own.directory }),
         None => Ok(()),
     }
+}
+
+/// The same where voters come and go: `first` are those that a new cluster begins with, of which this node may be one.
+/// A log that has members is taken as it is.
+pub async fn form_changing<F: Files>(
+    raft: &Raft<F>,
+    links: &Links,
+    seat: Seat,
+    first: &[FirstVoter],
+) -> Result<(), OpenError> {
+    let failed = |error: String| OpenError::Raft(error);
+    let own = links.identity();
+    let is_first = |voter: &FirstVoter| (voter.key.node, voter.key.directory) == (own.node, own.directory);
+    if !raft.is_initialized().await.map_err(|error| failed(error.to_string()))? {
+        // Whoever is none of them waits for the leader, which knows it.
+        if !first.iter().any(is_first) {
+            return Ok(());
+        }
+        let members = first.iter().map(|FirstVoter { key, address }| {
+            let seat = Seat::first_of(key.node).ok_or(OpenError::NodeId(key.node))?;
+            let address = Some(address.clone());
+            Ok((seat, Member { node: key.node, directory: key.directory, address }))
+        });
+        let members: BTreeMap<Seat, Member> = members.collect::<Result<_, OpenError>>()?;
+        let voters = vec![members.keys().copied().collect()];
+        if let Ok(membership) = Membership::new(voters, members.clone()) {
+            pin(links.roster(), &StoredMembership::new(None, membership));
+        }
+        match raft.initialize(members).await {
+            // The leader's first entries were here before.
+            Ok(()) => return Ok(()),
+            Err(RaftError::APIError(InitializeError::NotAllowed(_))) => {}
+            Err(error) => return Err(failed(error.to_string())),
+        }
+    }
+    let metrics = raft.metrics();
+    let membership = metrics.borrow_watched().membership_config.clone();
+    // What is in the log and not known to be committed counts here: without it nobody would be found.
+    pin(links.roster(), &membership);
+    let found = membership.get_node(&seat).map(|member| member.directory);
+    if let Some(pinned) = found.filter(|found| *found != own.directory) {
+        return Err(OpenError::Directory { pinned, found: own.directory });
+    }
+    if membership.voter_ids().eq([seat]) {
+        // Nobody else could lead: no reason to wait for a time-out.
+        raft.trigger().elect(false).await.map_err(|error| failed(error.to_string()))?;
+    }
+    Ok(())
 }
 
 fn members(nodes: impl Iterator<Item = BrokerId>) -> Result<BTreeMap<Seat, Member>, OpenError> {
@@ -127,10 +183,18 @@ fn list(nodes: &[BrokerId]) -> String {
     texts.join(", ")
 }
 
-/// What the log says of its members' directories, for whoever checks hellos.
-pub fn pin(roster: &Roster, membership: &super::types::StoredMembership) {
-    let known = membership.nodes().filter(|(_, member)| !member.directory.is_nil());
+/// What the log says of its members, for whoever checks hellos and dials: which directory each voter has and, where it is
+/// known to the log, where each member is.
+pub fn pin(roster: &Roster, membership: &StoredMembership) {
+    let voters: BTreeSet<Seat> = membership.voter_ids().collect();
+    let known =
+        membership.nodes().filter(|(seat, member)| !member.directory.is_nil() && voters.contains(seat));
     roster.pin(known.map(|(_, member)| (member.node, member.directory)).collect());
+    let placed = membership.nodes().filter_map(|(_, member)| Some((member.node, member.address.clone()?)));
+    let placed: BTreeMap<BrokerId, Address> = placed.collect();
+    if !placed.is_empty() {
+        roster.set(placed);
+    }
 }
 
 /// While it leads, writes the directories of the nodes that it has met into the log, until all are there.
@@ -153,7 +217,7 @@ pub fn start_pinning<F: Files>(raft: Raft<F>, links: Rc<Links>) {
             let config = metrics.borrow_watched().membership_config.clone();
             let seats = config.nodes().filter_map(|(seat, member)| {
                 let directory = *met.get(&member.node)?;
-                Some((*seat, Member { node: member.node, directory }))
+                Some((*seat, Member { directory, ..member.clone() }))
             });
             if let Err(error) = raft.change_membership(ChangeMembers::SetNodes(seats.collect()), false).await
             {

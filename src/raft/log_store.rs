@@ -49,6 +49,16 @@ struct Cache {
     appended: u64,
 }
 
+/// What the log has behind an entry.
+#[derive(Debug)]
+pub enum Behind {
+    Entries(Vec<Entry>),
+    /// The entry is older than what is kept.
+    Purged,
+    /// The entry is none of this log's.
+    OtherLog,
+}
+
 enum Job {
     Append { first: u64, before: Option<LogId>, frames: Vec<Vec<u8>>, flushed: IOFlushed<Types> },
     Truncate { index: u64, done: oneshot::Sender<io::Result<()>> },
@@ -116,6 +126,27 @@ impl LogStore {
         last
     }
 
+    /// The entries behind `have`, up to the one at `last`, and no more than `count_max` of them.
+    pub fn behind(&self, have: Option<LogId>, last: u64, count_max: usize) -> Behind {
+        let cache = self.cache.borrow();
+        let first = have.map_or(0, |have| have.index.saturating_add(1));
+        if let Some(purged) = cache.purged.filter(|purged| first <= purged.index + 1) {
+            return match have {
+                Some(have) if have == purged => Behind::Entries(cache.part(first, last, count_max)),
+                Some(have) if have.index == purged.index => Behind::OtherLog,
+                _ => Behind::Purged,
+            };
+        }
+        let is_here = |have: LogId| {
+            let found = cache.entries.get(cache.position(have.index));
+            found.is_some_and(|found| found.log_id == have)
+        };
+        match have.is_none_or(is_here) {
+            true => Behind::Entries(cache.part(first, last, count_max)),
+            false => Behind::OtherLog,
+        }
+    }
+
     async fn do_job(&self, job: impl FnOnce(oneshot::Sender<io::Result<()>>) -> Job) -> io::Result<()> {
         let (done, result) = oneshot::channel();
         self.jobs.send(job(done)).await.map_err(|_| stopped())?;
@@ -126,6 +157,11 @@ impl LogStore {
 impl Cache {
     fn last_log_id(&self) -> Option<LogId> {
         self.entries.back().map(|entry| entry.log_id).or(self.purged)
+    }
+
+    fn part(&self, first: u64, last: u64, count_max: usize) -> Vec<Entry> {
+        let (start, end) = (self.position(first), self.position(last.saturating_add(1)));
+        self.entries.range(start..end.max(start)).take(count_max).cloned().collect()
     }
 
     /// The position of `index` in `entries`, whether it is there or not.

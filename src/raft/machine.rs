@@ -39,11 +39,12 @@ impl Applied {
         Ok(Self { state, last: meta.last_log_id, membership: meta.last_membership.clone() })
     }
 
-    fn meta(&self) -> SnapshotMeta {
+    pub fn meta(&self) -> SnapshotMeta {
         SnapshotMeta { last_log_id: self.last, last_membership: self.membership.clone() }
     }
 
-    fn apply(&mut self, entry: &Entry) -> io::Result<bool> {
+    /// Whether the state has changed by it.
+    pub fn apply(&mut self, entry: &Entry) -> io::Result<bool> {
         self.last = Some(entry.log_id);
         match &entry.payload {
             EntryPayload::Blank => Ok(false),

@@ -47,6 +47,9 @@ pub struct PeerNetwork {
 
 impl PeerNetworks {
     fn network(&self, member: &Member, lane: Lane) -> PeerNetwork {
+        if let (Some(links), Some(address)) = (&self.links, &member.address) {
+            links.roster().hint(member.node, address);
+        }
         let (links, member) = (self.links.clone(), member.clone());
         PeerNetwork { links, member, lane, append_time_max: self.append_time_max }
     }

@@ -1,7 +1,7 @@
 //! [`Quorum`]: the metadata log with its controller, as the rest of the broker sees it.
 //!
 //! A node alone leads when [`Quorum::open`] returns. In a cluster every node has a quorum: its image follows the
-//! leader's, and only the leader's takes commands.
+//! leader's, and only the leader's takes commands. A node without a vote has one that observes ([`Quorum::observe`]).
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -10,23 +10,29 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use openraft::SnapshotPolicy;
 use openraft::async_runtime::WatchReceiver as _;
-use openraft::{Instant as _, SnapshotPolicy};
 use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use uuid::Uuid;
 
-use super::commands::{ClusterLeader, CommandTimes, Driver, Message, Queued, Times};
+use super::commands::{ClusterLeader, CommandTimes, Driver, Message, Queued, Times, not_controller};
 use super::describe::{self, Followers, QuorumDescription};
+use super::feed::Feed;
+use super::first_voters::FirstVoter;
+use super::join::{self, Joined, Seeker};
 use super::leadership::{self, Leadership, Metrics, Raft};
 use super::log_files::{LogError, LogFiles};
 use super::log_store::LogStore;
 use super::machine::{Applied, Machine};
 use super::network::PeerNetworks;
+use super::observer::Observer;
 use super::producer_ids::ProducerIds;
-use super::serve::{RaftCalls, Serve};
+use super::seat_file::{KnownSeat, SeatFile};
+use super::serve::{self, RaftCalls, Serve};
 use super::snapshots::{SnapshotError, Snapshots};
 use super::types::{Member, Seat};
 use super::vote_file::VoteFile;
+use super::voters::{Join, Reconfigure, VoterChange, VoterKey, Voters};
 use crate::base::clock::{self, Monotonic};
 use crate::base::random::Random;
 use crate::base::{BrokerId, PROCESS, ProducerId, fatal};
@@ -37,7 +43,7 @@ use crate::metadata::{
     Command, ConfigRules, Controller, ControllerSettings, IdSource, Image, Record, Refusal, Response,
     Sessions,
 };
-use crate::peer::{Links, PeerError, Request};
+use crate::peer::{Address, Identity, Links, PeerError, PeerKey, Request};
 use crate::wire::ErrorCode;
 
 /// Commands that wait for the driver; more wait at their senders, whose number the connections bound.
@@ -67,6 +73,8 @@ pub struct Settings {
     pub timing: Timing,
     /// The ways to the other voters; `None` for a node alone.
     pub peers: Option<Rc<Links>>,
+    /// In a cluster: its voters come and go.
+    pub changing: Option<ChangingVoters>,
     /// How long a start waits for its own leadership. One voter needs milliseconds.
     pub leader_wait: Duration,
     /// A snapshot is written after so many entries...
@@ -79,6 +87,19 @@ pub struct Settings {
     pub entries_kept: u64,
     /// Called when the log cannot be written any more: nothing can be promised then.
     pub on_failure: Rc<dyn Fn(&str)>,
+}
+
+/// Of a node whose cluster's voters come and go.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ChangingVoters {
+    /// Where other controllers reach this one.
+    pub address: Address,
+    /// Those that the cluster begins with; none where this node was not told.
+    pub first: Vec<FirstVoter>,
+    /// This node asks for a vote when it has all of the log.
+    pub joins_by_itself: bool,
+    /// The leader forgets a member without a vote that it has not heard of for so long.
+    pub silence_max: Duration,
 }
 
 /// How a new cluster begins.
@@ -102,6 +123,7 @@ impl Settings {
             random: Random::from_os(),
             timing: Timing::default(),
             peers: None,
+            changing: None,
             leader_wait: Duration::from_secs(10),
             snapshot_entries: 10_000,
             snapshot_bytes: 8 << 20,
@@ -169,6 +191,8 @@ pub enum OpenError {
         .0.display()
     )]
     Emptied(PathBuf),
+    #[error("{}: {reason}", path.display())]
+    Identity { path: PathBuf, reason: String },
     #[error("node id {0} is negative")]
     NodeId(BrokerId),
     #[error("the metadata log does not start: {0}")]
@@ -182,11 +206,22 @@ pub enum OpenError {
 /// The handle; lives on shard 0.
 pub struct Quorum {
     node: BrokerId,
-    messages: mpsc::Sender<Message>,
     images: watch::Receiver<Arc<Image>>,
-    times: Rc<RefCell<Times>>,
     producer_ids: Mutex<ProducerIds>,
     producer_id_waits: Cell<usize>,
+    part: Part,
+}
+
+/// This node's part in the quorum.
+enum Part {
+    Votes(Voting),
+    Observes(Rc<Observer>, watch::Receiver<Leadership>),
+}
+
+/// Of a node that has the log, and may come to lead.
+struct Voting {
+    messages: mpsc::Sender<Message>,
+    times: Rc<RefCell<Times>>,
     metrics: Metrics,
     calls: Rc<dyn Serve>,
     /// Of the controller, while this node leads.
@@ -195,6 +230,9 @@ pub struct Quorum {
     followers: Rc<RefCell<Followers>>,
     /// As [`ClusterLeader::lease`]; `None` for a node alone.
     lease: Option<Duration>,
+    /// What nodes without a vote are given; a node alone has none beside it.
+    feed: Option<Rc<Feed>>,
+    voters: Option<Rc<dyn Reconfigure>>,
 }
 
 /// A place among those who wait for a producer id.
@@ -228,9 +266,8 @@ impl Quorum {
         rules: Rc<dyn ConfigRules>,
         settings: Settings,
     ) -> Result<Rc<Quorum>, OpenError> {
-        let seat = Seat::first_of(settings.node).ok_or(OpenError::NodeId(settings.node))?;
         let dir = settings.dir.clone();
-        let (kept, file_threads) = (files.clone(), threads.clone());
+        let (kept, file_threads, feed_threads) = (files.clone(), threads.clone(), threads.clone());
         let read = move || load(files, dir);
         let stored = threads.run("raft-open", read).await?;
         let found = stored.applied.state.image().cluster_id();
@@ -238,10 +275,34 @@ impl Quorum {
             let (found, expected) = (found.to_owned(), settings.cluster_id);
             return Err(OpenError::OtherCluster { path: settings.dir, found, expected });
         }
-        let identity = identity_path(&settings.dir);
-        if settings.peers.is_some() && stored.is_new && stored.has_identity {
-            return Err(OpenError::Emptied(identity));
+        let identity = SeatFile { files: kept, path: identity_path(&settings.dir) };
+        if settings.peers.is_some() && stored.is_new && stored.known.is_some_and(|known| !known.is_joining) {
+            return Err(OpenError::Emptied(identity.path));
         }
+        let seeker = settings.changing.as_ref().zip(settings.peers.as_ref()).map(|(changing, links)| {
+            let key = VoterKey { node: settings.node, directory: links.identity().directory };
+            let join = Join { key, address: changing.address.clone(), seat: None };
+            Seeker::new(links.clone(), join)
+        });
+        let first = settings.changing.as_ref().map_or(&[][..], |changing| &changing.first);
+        let (seat, mut seeker) = match seeker {
+            None => (first_seat(settings.node)?, None),
+            Some(mut seeker) => {
+                let is_first = first.iter().any(|voter| voter.key == seeker.join.key);
+                let seat = match stored.known.filter(|_| !stored.is_new) {
+                    Some(known) => known.seat,
+                    None if !stored.is_new || is_first => first_seat(settings.node)?,
+                    // One that was given before is not taken: something may have been written there, and is lost.
+                    None => {
+                        let seat = seeker.find_seat().await;
+                        identity.write(&file_threads, &seeker.join.key, seat, true).await?;
+                        seat
+                    }
+                };
+                seeker.join.seat = Some(seat);
+                (seat, Some(seeker))
+            }
+        };
         let applied = Rc::new(RefCell::new(stored.applied));
         let (images_sender, images) = watch::channel(Arc::new(applied.borrow().state.image().clone()));
         let (store, log_task) =
@@ -270,17 +331,21 @@ impl Quorum {
             Some(links) => {
                 let on_failure = settings.on_failure.clone();
                 leadership::start_watching(metrics.clone(), messages.clone(), on_failure);
-                leadership::form(&raft, links).await?;
-                // The log has an entry: an empty one beside this file has lost it.
-                let text = format!("seat={seat}\ndirectory.id={}\n", links.identity().directory);
-                let write = move || {
-                    kept.write_atomically(&identity, text.as_bytes())
-                        .map_err(|error| OpenError::Io { path: identity, error })
-                };
-                if !stored.has_identity {
-                    file_threads.run("raft-open", write).await?;
+                match &seeker {
+                    None => leadership::form(&raft, links).await?,
+                    Some(_) => leadership::form_changing(&raft, links, seat, first).await?,
                 }
-                leadership::start_pinning(raft.clone(), links.clone());
+                let key = VoterKey { node: settings.node, directory: links.identity().directory };
+                let has_entries = metrics.borrow_watched().last_log_index.is_some();
+                match stored.known.is_none_or(|known| known.is_joining) {
+                    // An empty log beside this file has lost its entries.
+                    true if has_entries => identity.write(&file_threads, &key, seat, false).await?,
+                    true => identity.write_later(&raft, file_threads, key, seat, settings.on_failure.clone()),
+                    false => {}
+                }
+                if seeker.is_none() {
+                    leadership::start_pinning(raft.clone(), links.clone());
+                }
                 leadership::start_trimming(raft.clone(), log.clone(), settings.snapshot_bytes);
                 describe::start_noting(metrics.clone(), followers.clone());
             }
@@ -289,6 +354,7 @@ impl Quorum {
         let times = Rc::new(RefCell::new(Times::default()));
         let cluster = settings.peers.is_some().then(|| ClusterLeader {
             cluster_id: settings.cluster_id.clone(),
+            voters_change: settings.changing.is_some(),
             commit_wait: COMMIT_WAIT_MIN.max(settings.timing.election_max.saturating_mul(4)),
             hand_over_wait: settings.timing.election_max,
             undecided: None,
@@ -296,6 +362,39 @@ impl Quorum {
             active_term: None,
         });
         let lease = cluster.as_ref().map(|cluster| cluster.lease);
+        let feed = settings.peers.as_ref().map(|links| {
+            Rc::new(Feed {
+                log: log.clone(),
+                applied: applied.clone(),
+                metrics: metrics.clone(),
+                roster: links.roster().clone(),
+                threads: feed_threads,
+                followers: followers.clone(),
+                snapshot: RefCell::default(),
+            })
+        });
+        let voters: Option<Rc<dyn Reconfigure>> = cluster.as_ref().map(|cluster| {
+            let voters = Voters {
+                raft: raft.clone(),
+                metrics: metrics.clone(),
+                log: log.clone(),
+                applied: applied.clone(),
+                commit_wait: cluster.commit_wait,
+                hand_over_wait: cluster.hand_over_wait,
+                silence_max: settings
+                    .changing
+                    .as_ref()
+                    .map_or(Duration::MAX, |changing| changing.silence_max),
+                silent: RefCell::default(),
+                is_changing: Cell::new(false),
+                turn: Mutex::new(()),
+            };
+            Rc::new(voters) as Rc<dyn Reconfigure>
+        });
+        if let (Some(seeker), Some(voters), Some(changing)) = (seeker.take(), &voters, &settings.changing) {
+            let every = settings.timing.election_max;
+            seeker.start(metrics.clone(), voters.clone(), every, changing.joins_by_itself);
+        }
         let is_alone = cluster.is_none();
         let controller = Controller::new(settings.controller, rules, settings.ids, settings.random);
         let sessions = controller.sessions();
@@ -317,69 +416,120 @@ impl Quorum {
             driver.check_cluster(&settings.cluster_id, settings.dir, settings.begin).await?;
         }
         runtime::spawn(Queue::Control, "controller", driver.run(waiting)).detach();
+        let voting = Voting { messages, times, metrics, calls, sessions, followers, lease, feed, voters };
+        Ok(Self::new(settings.node, images, Part::Votes(voting)))
+    }
+
+    /// Follows the log of the controllers that `links` leads to, without a vote and without a file. It returns at once;
+    /// the image fills when a leader is found. A leader that is silent is given up after a while that `timing` gives.
+    pub fn observe(links: Rc<Links>, timing: Timing, on_failure: Rc<dyn Fn(&str)>) -> Rc<Quorum> {
+        let node = links.identity().node;
+        let (observer, images, leadership) = Observer::start(links, timing.election_max, on_failure);
+        Self::new(node, images, Part::Observes(observer, leadership))
+    }
+
+    fn new(node: BrokerId, images: watch::Receiver<Arc<Image>>, part: Part) -> Rc<Self> {
         let (producer_ids, producer_id_waits) = (Mutex::new(ProducerIds::default()), Cell::new(0));
-        Ok(Rc::new(Quorum {
-            node: settings.node,
-            messages,
-            images,
-            times,
-            producer_ids,
-            producer_id_waits,
-            metrics,
-            calls,
-            sessions,
-            followers,
-            lease,
-        }))
+        Rc::new(Self { node, images, producer_ids, producer_id_waits, part })
     }
 
     /// Who leads, as far as this node knows. Alone it is this node.
     pub fn leadership(&self) -> Leadership {
-        Leadership::of(&self.metrics)
+        match &self.part {
+            Part::Votes(voting) => Leadership::of(&voting.metrics),
+            Part::Observes(_, leadership) => *leadership.borrow(),
+        }
     }
 
     /// The quorum as this node sees it while it leads and hears of the others; `None` where another one does, or may.
     pub fn describe(&self) -> Option<QuorumDescription> {
+        let Part::Votes(voting) = &self.part else { return None };
         if !self.leadership().is_own {
             return None;
         }
-        let metrics = self.metrics.borrow_watched();
-        let is_heard = |lease| metrics.last_quorum_acked.is_some_and(|acked| acked.elapsed() < lease);
-        if self.lease.is_some_and(|lease| !is_heard(lease)) {
+        let metrics = voting.metrics.borrow_watched();
+        if voting.lease.is_some_and(|lease| !leadership::is_heard(&metrics, lease)) {
             return None;
         }
-        let mut followers = self.followers.borrow_mut();
+        let mut followers = voting.followers.borrow_mut();
         followers.note(&metrics);
         Some(QuorumDescription::new(&metrics, &followers, clock::now()))
     }
 
-    /// Answers another controller, node `from`.
-    pub async fn serve(&self, from: BrokerId, request: &Request) -> Result<Vec<u8>, PeerError> {
-        self.calls.serve(from, request).await
+    /// Answers another node.
+    pub async fn serve(&self, from: &Identity, request: &Request) -> Result<Vec<u8>, PeerError> {
+        let Part::Votes(voting) = &self.part else {
+            return Err(PeerError::Malformed("a controller's request to a node that is none"));
+        };
+        match (request.key, &voting.feed, &voting.voters) {
+            (PeerKey::FetchLog, Some(feed), _) => feed.answer(from, &request.body).await,
+            (PeerKey::Join, Some(feed), Some(voters)) => {
+                let join = join::read_join(&request.body).map_err(serve::unreadable)?;
+                if (join.key.node, join.key.directory) != (from.node, from.directory) {
+                    return Err(PeerError::Malformed("a join for another node"));
+                }
+                let result = voters.join(join).await;
+                let Leadership { term, leader, .. } = self.leadership();
+                let controllers = feed.roster.controllers();
+                Ok(join::joined_answer(&Joined { term, leader, controllers, result }))
+            }
+            (PeerKey::ChangeVoters, _, Some(voters)) => {
+                let change = join::read_change(&request.body).map_err(serve::unreadable)?;
+                Ok(join::changed_answer(&voters.change(change).await))
+            }
+            _ => voting.calls.serve(from.node, request).await,
+        }
+    }
+
+    /// Adds a voter, or removes one, if this node leads. After RequestTimedOut it may have been done all the same.
+    pub async fn change_voters(&self, change: VoterChange) -> Result<(), Refusal> {
+        match &self.part {
+            Part::Votes(Voting { voters: Some(voters), .. }) => voters.change(change).await,
+            _ => Err(not_controller(self.leadership())),
+        }
     }
 
     /// Runs a command after those that wait. When it returns `Ok` the change is on the disk and in
     /// [`Quorum::image`].
     pub async fn submit(&self, command: Command) -> Result<Response, Refusal> {
+        let voting = match &self.part {
+            Part::Votes(voting) => voting,
+            Part::Observes(observer, _) if observer.has_ended() => return Err(stopping()),
+            Part::Observes(..) => return Err(not_controller(self.leadership())),
+        };
         let (reply, answer) = oneshot::channel();
         let at = clock::monotonic();
         if let Command::Heartbeat(beat) = &command {
             // Now, not when its turn comes: a queue that is long fences nobody.
-            self.sessions.borrow_mut().touch(beat.id, beat.epoch, at);
+            voting.sessions.borrow_mut().touch(beat.id, beat.epoch, at);
         }
         let queued = Queued { command, at, reply };
-        self.messages.send(Message::Run(queued)).await.map_err(|_| stopping())?;
+        voting.messages.send(Message::Run(queued)).await.map_err(|_| stopping())?;
         answer.await.unwrap_or_else(|_| Err(stopping()))
     }
 
     /// Whether it takes no commands any more.
     pub fn is_closed(&self) -> bool {
-        self.messages.is_closed()
+        match &self.part {
+            Part::Votes(voting) => voting.messages.is_closed(),
+            Part::Observes(observer, _) => observer.has_ended(),
+        }
+    }
+
+    #[cfg(test)]
+    fn metrics(&self) -> &Metrics {
+        match &self.part {
+            Part::Votes(voting) => &voting.metrics,
+            Part::Observes(..) => panic!("an observer has none"),
+        }
     }
 
     /// Tells of each change of who leads.
     pub fn watch_leadership(&self) -> Leaderships {
-        Leaderships(self.metrics.clone())
+        match &self.part {
+            Part::Votes(voting) => Leaderships(Told::Metrics(voting.metrics.clone())),
+            Part::Observes(_, leadership) => Leaderships(Told::Leadership(leadership.clone())),
+        }
     }
 
     /// The state as of the last applied command.
@@ -418,13 +568,20 @@ impl Quorum {
 
     /// How long commands waited and ran, for each kind that came so far.
     pub fn command_times(&self) -> Vec<CommandTimes> {
-        self.times.borrow().0.values().cloned().collect()
+        match &self.part {
+            Part::Votes(voting) => voting.times.borrow().0.values().cloned().collect(),
+            Part::Observes(..) => Vec::new(),
+        }
     }
 
     /// Finishes the commands that wait, refuses later ones and closes the log.
     pub async fn shutdown(&self) {
+        let voting = match &self.part {
+            Part::Votes(voting) => voting,
+            Part::Observes(observer, _) => return observer.end(),
+        };
         let (done, finished) = oneshot::channel();
-        if self.messages.send(Message::Stop(done)).await.is_ok() {
+        if voting.messages.send(Message::Stop(done)).await.is_ok() {
             // An error: another call of this function got there first.
             let _ = finished.await;
         }
@@ -449,13 +606,26 @@ impl Images {
 }
 
 /// A subscription to who leads.
-pub struct Leaderships(Metrics);
+pub struct Leaderships(Told);
+
+enum Told {
+    Metrics(Metrics),
+    Leadership(watch::Receiver<Leadership>),
+}
 
 impl Leaderships {
     /// Waits for the next change of anything about it; `None` when the quorum was shut down.
     pub async fn changed(&mut self) -> Option<Leadership> {
-        self.0.changed().await.ok()?;
-        Some(Leadership::of(&self.0))
+        match &mut self.0 {
+            Told::Metrics(metrics) => {
+                metrics.changed().await.ok()?;
+                Some(Leadership::of(metrics))
+            }
+            Told::Leadership(leadership) => {
+                leadership.changed().await.ok()?;
+                Some(*leadership.borrow_and_update())
+            }
+        }
     }
 }
 
@@ -469,7 +639,12 @@ struct Stored<F: Files> {
     applied: Applied,
     /// Nothing was ever written.
     is_new: bool,
-    has_identity: bool,
+    /// What lies beside the log.
+    known: Option<KnownSeat>,
+}
+
+fn first_seat(node: BrokerId) -> Result<Seat, OpenError> {
+    Seat::first_of(node).ok_or(OpenError::NodeId(node))
 }
 
 /// Beside the log's directory, so that it stays when that is emptied.
@@ -483,7 +658,8 @@ fn load<F: Files>(files: F, dir: PathBuf) -> Result<Stored<F>, OpenError> {
     make_dir(&files, &dir).map_err(io_error)?;
     // Names that an earlier process could not make durable.
     files.sync_dir(&dir).map_err(io_error)?;
-    let has_identity = files.exists(&identity_path(&dir)).map_err(io_error)?;
+    let identity = SeatFile { files: files.clone(), path: identity_path(&dir) };
+    let known = identity.read()?;
     let snapshots = Snapshots::new(files.clone(), &dir);
     snapshots.clean_up()?;
     let newest = snapshots.newest()?;
@@ -498,7 +674,7 @@ fn load<F: Files>(files: F, dir: PathBuf) -> Result<Stored<F>, OpenError> {
         return Err(OpenError::Gap { path: dir, log: purged, snapshot });
     }
     let is_new = vote.is_none() && newest.is_none() && loaded.entries.is_empty() && loaded.purged.is_none();
-    Ok(Stored { log, loaded, vote_file, vote, snapshots, applied, is_new, has_identity })
+    Ok(Stored { log, loaded, vote_file, vote, snapshots, applied, is_new, known })
 }
 
 /// Makes `dir` and what is missing above it, durably. The name of `dir` itself may have been left unsynced by

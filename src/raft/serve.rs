@@ -49,25 +49,25 @@ impl<F: Files> RaftCalls<F> {
         match request.key {
             PeerKey::RaftAppend => {
                 let request = wire::read_append_request(body).map_err(unreadable)?;
-                check_seat(from, &request.vote)?;
+                self.check_seat(from, &request.vote)?;
                 let response = self.raft.append_entries(request).await.map_err(|_| PeerError::Closed)?;
                 Ok(wire::append_answer(&response))
             }
             PeerKey::RaftVote => {
                 let request = wire::read_vote_request(body).map_err(unreadable)?;
-                check_seat(from, &request.vote)?;
+                self.check_seat(from, &request.vote)?;
                 let response = self.raft.vote(request).await.map_err(|_| PeerError::Closed)?;
                 Ok(wire::vote_answer(&response))
             }
             PeerKey::RaftPreVote => {
                 let request = wire::read_vote_request(body).map_err(unreadable)?;
-                check_seat(from, &request.vote)?;
+                self.check_seat(from, &request.vote)?;
                 let response = self.raft.pre_vote(request).await.map_err(|_| PeerError::Closed)?;
                 Ok(wire::vote_answer(&response))
             }
             PeerKey::RaftTransfer => {
                 let request = wire::read_transfer_request(body).map_err(unreadable)?;
-                check_seat(from, request.from_leader())?;
+                self.check_seat(from, request.from_leader())?;
                 let taken = self.raft.handle_transfer_leader(request).await.map_err(|_| PeerError::Closed)?;
                 if let Err(error) = taken {
                     tracing::info!("the leadership is not taken over: {error}");
@@ -82,14 +82,24 @@ impl<F: Files> RaftCalls<F> {
             | PeerKey::AssignReplicasToDirs
             | PeerKey::Command
             | PeerKey::DescribeQuorum
+            | PeerKey::FetchLog
+            | PeerKey::Join
+            | PeerKey::ChangeVoters
             | PeerKey::ShareState
             | PeerKey::Nudge => Err(PeerError::Malformed("a request that is not for the metadata log")),
         }
     }
 
+    fn check_seat(&self, from: BrokerId, vote: &Vote) -> Result<(), PeerError> {
+        let seat = vote.leader_id.voted_for;
+        let metrics = self.raft.metrics();
+        let known = metrics.borrow_watched().membership_config.get_node(&seat).map(|member| member.node);
+        check_seat(from, seat, known)
+    }
+
     async fn take_chunk(&self, from: BrokerId, body: &[u8]) -> Result<Vec<u8>, PeerError> {
         let chunk = wire::read_chunk(body).map_err(unreadable)?;
-        check_seat(from, &chunk.vote)?;
+        self.check_seat(from, &chunk.vote)?;
         let own = self.raft.metrics().borrow_watched().vote;
         if !types::yields_to(&own, &chunk.vote) {
             return Ok(wire::chunk_answer(&ChunkAnswer { vote: own, next: 0, is_installed: false }));
@@ -138,29 +148,33 @@ impl<F: Files> Serve for RaftCalls<F> {
 }
 
 /// A node speaks with its own vote only: the peer has proved which node it is, so a mistake or a lie of one of them makes
-/// nobody else a leader. So far every seat is a first voter's.
-fn check_seat(from: BrokerId, vote: &Vote) -> Result<(), PeerError> {
-    match Seat::first_of(from) == Some(vote.leader_id.voted_for) {
-        true => Ok(()),
-        false => Err(PeerError::Malformed("a vote of another node")),
-    }
+/// nobody else a leader. `known`: who sits there as far as this node knows; later seats may be newer than what it has.
+fn check_seat(from: BrokerId, seat: Seat, known: Option<BrokerId>) -> Result<(), PeerError> {
+    let is_own = match known {
+        Some(node) => node == from,
+        None => seat.0 >= Seat::LATER || Seat::first_of(from) == Some(seat),
+    };
+    if is_own { Ok(()) } else { Err(PeerError::Malformed("a vote of another node")) }
 }
 
-fn unreadable(error: DecodeError) -> PeerError {
-    tracing::warn!("a controller's request does not decode: {error}");
+pub fn unreadable(error: DecodeError) -> PeerError {
+    tracing::warn!("a node's request does not decode: {error}");
     PeerError::Malformed("a body that does not decode")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::types::LeaderId;
     use super::*;
 
     #[test]
     fn nobody_speaks_with_anothers_vote() {
-        let vote = Vote { leader_id: LeaderId { term: 3, voted_for: Seat(2) }, committed: true };
-        assert!(check_seat(BrokerId(2), &vote).is_ok());
-        assert!(check_seat(BrokerId(1), &vote).is_err());
-        assert!(check_seat(BrokerId(-2), &vote).is_err());
+        let check =
+            |from, seat, known: Option<i32>| check_seat(BrokerId(from), Seat(seat), known.map(BrokerId));
+        assert!(check(2, 2, None).is_ok() && check(2, 2, Some(2)).is_ok());
+        assert!(check(1, 2, None).is_err() && check(1, 2, Some(2)).is_err());
+        assert!(check(-2, 2, None).is_err());
+        let later = Seat::LATER | 40;
+        assert!(check(7, later, Some(7)).is_ok() && check(8, later, Some(7)).is_err());
+        assert!(check(7, later, None).is_ok(), "its seat is newer than what this node has");
     }
 }

@@ -113,7 +113,7 @@ fn encode(meta: &SnapshotMeta, state: &[u8]) -> Vec<u8> {
     codec::write_snapshot_meta(&mut Writer(&mut head), meta);
     let mut bytes = Vec::with_capacity(MAGIC.len() + 9 + head.len() + state.len());
     bytes.extend_from_slice(MAGIC);
-    bytes.push(codec::VERSION);
+    bytes.push(codec::version_of(meta.last_membership.membership()));
     bytes.extend_from_slice(&(head.len() as u32).to_be_bytes());
     bytes.extend_from_slice(&head);
     bytes.extend_from_slice(state);
@@ -130,7 +130,7 @@ fn decode(contents: &[u8]) -> Result<(SnapshotMeta, Vec<u8>), String> {
     }
     let rest = body.strip_prefix(MAGIC).ok_or_else(|| "it is no snapshot".to_owned())?;
     let (version, rest) = rest.split_first().ok_or_else(cut)?;
-    if ![codec::VERSION, codec::VERSION_ALONE].contains(version) {
+    if !codec::is_known(*version) {
         return Err(format!("version {version} is not known: written by a newer kuring?"));
     }
     let (length, rest) = rest.split_first_chunk::<4>().ok_or_else(cut)?;

@@ -12,6 +12,7 @@ use uuid::Uuid;
 use super::runtime::ShardRuntime;
 use crate::base::BrokerId;
 use crate::metadata::Record;
+use crate::peer::Address;
 
 openraft::declare_raft_types!(
     /// openraft's associated types.
@@ -41,11 +42,14 @@ pub fn yields_to(own: &Vote, other: &Vote) -> bool {
 }
 
 /// Whose log it is: a number that is never given to another log, because a vote in it counts for ever. A first
-/// voter's is its node id.
+/// voter's is its node id, later ones begin at [`Seat::LATER`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct Seat(pub u64);
 
 impl Seat {
+    /// Node ids are below.
+    pub const LATER: u64 = 1 << 32;
+
     /// Of a voter that the cluster begins with; `None` for a negative id.
     pub fn first_of(node: BrokerId) -> Option<Seat> {
         u64::try_from(node.0).ok().map(Seat)
@@ -64,6 +68,8 @@ pub struct Member {
     pub node: BrokerId,
     /// Where its log is; nil until the leader has met it.
     pub directory: Uuid,
+    /// Where other controllers reach it; `None` where their configuration says it.
+    pub address: Option<Address>,
 }
 
 /// The records of one command: applied together or not at all. A clone shares them.

@@ -152,7 +152,7 @@ pub fn chunk(chunk: &Chunk<'_>) -> Vec<u8> {
     let mut body = Vec::with_capacity(chunk.bytes.len() + 512);
     let mut writer = Writer(&mut body);
     write_vote(&mut writer, &chunk.vote);
-    codec::write_snapshot_meta(&mut writer, &chunk.meta);
+    codec::send_snapshot_meta(&mut writer, &chunk.meta);
     writer.unsigned(chunk.length as u64);
     writer.unsigned(u64::from(chunk.crc));
     writer.unsigned(chunk.offset as u64);
@@ -163,7 +163,7 @@ pub fn chunk(chunk: &Chunk<'_>) -> Vec<u8> {
 pub fn read_chunk(body: &[u8]) -> Result<Chunk<'_>, DecodeError> {
     let mut reader = Reader(body);
     let vote = read_vote(&mut reader)?;
-    let meta = codec::read_snapshot_meta(&mut reader, codec::VERSION)?;
+    let meta = codec::receive_snapshot_meta(&mut reader)?;
     let mut size = || usize::try_from(reader.unsigned()?).map_err(|_| DecodeError::Value("size"));
     let (length, crc, offset) = (size()?, size()?, size()?);
     let crc = u32::try_from(crc).map_err(|_| DecodeError::Value("checksum"))?;

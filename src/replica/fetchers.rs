@@ -202,13 +202,7 @@ impl Source {
                 if shard.is_throttled(ReplicationEnd::Follower, key) {
                     shard.note_replicated(ReplicationEnd::Follower, records.len() as u64);
                 }
-                let received = Received { epoch, at, records, high_watermark, log_start };
-                match shard.follow_append(key, &received).await {
-                    Err(NotAppended::NotFollowed(NotFollowed::Before(base))) => {
-                        shard.follow_cut(key, epoch, Cut::Anew(base)).await
-                    }
-                    done => done,
-                }
+                self.append(key, Received { epoch, at, records, high_watermark, log_start }).await
             }
             Step::Cut { epoch: theirs, end } => {
                 shard.follow_cut(key, epoch, Cut::Diverging { epoch: theirs, end }).await
@@ -224,6 +218,18 @@ impl Source {
                 tracing::warn!(?key, broker = %self.broker, "a follower does not come further: {error}");
                 self.fetcher.pause(key, clock::monotonic());
             }
+        }
+    }
+
+    async fn append(&self, key: PartitionKey, received: Received) -> Result<(), NotAppended> {
+        let shard = &self.fetchers.shard;
+        match shard.follow_append(key, &received).await {
+            Err(NotAppended::NotFollowed(NotFollowed::Before(base))) => {
+                shard.follow_cut(key, received.epoch, Cut::Anew(base)).await?;
+                // Not asked for again: the leader's log starts behind `base`, where it has nothing to give.
+                shard.follow_append(key, &Received { at: base, ..received }).await
+            }
+            done => done,
         }
     }
 }

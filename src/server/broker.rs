@@ -12,7 +12,7 @@ use futures::channel::{mpsc, oneshot};
 use futures::future::{Either, select};
 
 use super::StartError;
-use super::cluster::{Cluster, Prepared};
+use super::cluster::{self, Clients, Cluster, Prepared};
 use super::control::Services;
 use super::directories::{self, Opened};
 use super::heartbeats::Heartbeats;
@@ -23,7 +23,7 @@ use super::road::Road;
 use super::strays;
 use crate::admin::{self, Admin, ControlSources, Desk, Line, Phase};
 use crate::api::{configs, group_driver, share_driver, txn_driver};
-use crate::base::{BrokerEpoch, clock, fatal};
+use crate::base::{BrokerEpoch, BrokerId, clock, fatal};
 use crate::config::{self, BrokerConfig};
 use crate::io::limits;
 use crate::io::net::Listener;
@@ -70,7 +70,8 @@ struct StopLine {
 }
 
 /// Starts the broker and returns when it has stopped.
-pub(super) fn run(config: BrokerConfig) -> Result<(), StartError> {
+pub(super) fn run(mut config: BrokerConfig) -> Result<(), StartError> {
+    cluster::settle(&mut config)?;
     let plan = Plan::new(&config)?;
     let bound = bind(&config)?;
     let prepared = Prepared::new(&config)?;
@@ -258,9 +259,9 @@ async fn run_shard(ends: Ends, settings: Settings, orders: StopOrders) {
     }
 }
 
-/// Has the shard's followers fetch, where there are other brokers.
+/// Has the shard's followers fetch, where there are other brokers and this is one.
 fn start_fetchers(shard: &Rc<Shard>) {
-    if let Some(greetings) = shard.settings().greetings.clone() {
+    if let Some(greetings) = shard.settings().greetings.clone().filter(|_| shard.config().is_broker) {
         Fetchers::start(shard, greetings);
     }
 }
@@ -309,10 +310,23 @@ impl Leader {
             }
             None => None,
         };
-        let quorum = self.open_quorum(&config, cluster.as_ref()).await?;
+        let opening = self.open_quorum(&config, cluster.as_ref());
+        let quorum = match config.cluster.as_ref().is_some_and(|cluster| cluster.changing.is_some()) {
+            false => opening.await?,
+            // It may wait for whoever leads to give it a log.
+            true => match select(pin!(opening), stops.next()).await {
+                Either::Left((opened, _)) => opened?,
+                Either::Right((signal, _)) => {
+                    tracing::info!(signal, "stopping before there is a metadata log");
+                    return Ok(());
+                }
+            },
+        };
         let mut road = None;
         if let Some(cluster) = &mut cluster {
-            cluster.serve(&shard, &quorum)?;
+            if let Some(clients) = Clients::new(&config, self.gate.clone(), self.senders[0].clone()) {
+                cluster.serve(&shard, &quorum, clients)?;
+            }
             Cluster::follow_leadership(&quorum, self.settings.controller.clone());
             road = Some(cluster.road(&shard, &quorum));
         }
@@ -339,6 +353,17 @@ impl Leader {
         };
         shard.set_control(Rc::new(services));
 
+        if let (false, Some(own), Some(road)) = (config.is_broker, &cluster, &road) {
+            own.register_controller(road.clone(), &config);
+            Cluster::follow_images(&quorum, publisher.clone(), None);
+            own.open_to_clients();
+            self.control(own, &quorum, &publisher, &mut stops).await;
+            self.admin.set_phase(Phase::Stopping);
+            gate.close();
+            self.stop(&shard, &connections, (&quorum, cluster), Vec::new(), None).await;
+            tracing::info!("stopped");
+            return Ok(());
+        }
         let registration = self.registration(&config, cluster.as_ref());
         let registering = self.register(&quorum, &registration, cluster.as_ref().zip(road.as_deref()));
         let epoch = match cluster.is_some() {
@@ -357,7 +382,7 @@ impl Leader {
         if let (Some(cluster), Some(road)) = (&cluster, road) {
             cluster.register_controller(road.clone(), &config);
             let started = Heartbeats::start(road, publisher.clone(), registration, epoch, &cluster.config);
-            Cluster::follow_images(&quorum, publisher.clone(), started.clone());
+            Cluster::follow_images(&quorum, publisher.clone(), Some(started.clone()));
             heartbeats = Some(started);
         }
         if let Some(signal) = self.open_logs(&publisher, &quorum, &mut stops).await {
@@ -368,7 +393,7 @@ impl Leader {
             if let Some(heartbeats) = heartbeats {
                 heartbeats.end();
             }
-            self.stop(&shard, &connections, (&quorum, cluster), Vec::new(), epoch).await;
+            self.stop(&shard, &connections, (&quorum, cluster), Vec::new(), Some(epoch)).await;
             tracing::info!("stopped");
             return Ok(());
         }
@@ -391,8 +416,11 @@ impl Leader {
             }
         };
         if is_in_service {
+            cluster.iter().for_each(Cluster::open_to_clients);
             self.admin.set_phase(Phase::Serving);
-            announce(&config, &listening, self.shards, &self.admin);
+            let addresses: Vec<String> = listening.iter().map(|it| it.local_addr().to_string()).collect();
+            let addresses = format!("bootstrap {}", addresses.join(","));
+            announce(config.node_id, &addresses, self.shards, &self.admin);
             tell_features(&quorum.image());
 
             // The thread that waits for signals has logged which one came.
@@ -410,9 +438,50 @@ impl Leader {
         shares.stop();
         groups.stop();
         gate.close();
-        self.stop(&shard, &connections, (&quorum, cluster), listening, epoch).await;
+        self.stop(&shard, &connections, (&quorum, cluster), listening, Some(epoch)).await;
         tracing::info!("stopped");
         Ok(())
+    }
+
+    /// The time of a node that is no broker until it is told to stop. It serves once the cluster knows it, as it has started
+    /// now: whoever leads has heard of it then, and it has what that one has written.
+    async fn control(
+        &self,
+        cluster: &Cluster,
+        quorum: &Quorum,
+        publisher: &Rc<Publisher>,
+        stops: &mut mpsc::UnboundedReceiver<&'static str>,
+    ) {
+        let partitions = self.opened.directories.start_list.len();
+        if partitions > 0 {
+            tracing::warn!(
+                partitions,
+                "there are partitions on disk, and this node is no broker: they are left alone"
+            );
+        }
+        self.opened.directories.threads.run("give memory back", limits::give_back_freed_memory).await;
+        let coming = async {
+            match cluster.registered(quorum).await {
+                Some(image) => publisher.publish(image).await,
+                // It is closed by a signal alone, which is waited for beside this.
+                None => std::future::pending().await,
+            }
+        };
+        if let Either::Right((signal, _)) = select(pin!(coming), stops.next()).await {
+            tracing::info!(signal, "stopping before there is a controller");
+            return;
+        }
+        self.admin.set_phase(Phase::Serving);
+        let listener = cluster.local_addr().map(|address| format!("controller {address}"));
+        announce(self.settings.broker, &listener.unwrap_or_default(), self.shards, &self.admin);
+        // Before the first broker comes the cluster has none.
+        Some(quorum.image())
+            .filter(|image| image.brokers().next().is_some())
+            .iter()
+            .for_each(|it| tell_features(it));
+        if stops.next().await.is_none() {
+            tracing::error!("stopping: the thread that waits for signals has ended");
+        }
     }
 
     async fn open_quorum(
@@ -420,6 +489,10 @@ impl Leader {
         config: &BrokerConfig,
         cluster: Option<&Cluster>,
     ) -> Result<Rc<Quorum>, StartError> {
+        if let Some(cluster) = cluster.filter(|cluster| cluster.config.observes) {
+            let timing = raft::Timing::of(cluster.config.failover);
+            return Ok(Quorum::observe(cluster.links(), timing, Rc::new(|reason| fatal(reason))));
+        }
         let settings = |dir| {
             let mut settings = raft::Settings::new(config.node_id, &self.opened.cluster_id, dir);
             settings.controller = ControllerSettings {
@@ -449,6 +522,7 @@ impl Leader {
             // There is no Kafka node's metadata: it was looked for.
             Some(cluster) => {
                 settings_of_own.peers = Some(cluster.links());
+                settings_of_own.changing = cluster.changing();
                 settings_of_own.timing = raft::Timing::of(cluster.config.failover);
             }
             None => {
@@ -546,7 +620,7 @@ impl Leader {
         connections: &Connections,
         (quorum, cluster): (&Quorum, Option<Cluster>),
         listening: Vec<Listening>,
-        epoch: BrokerEpoch,
+        epoch: Option<BrokerEpoch>,
     ) {
         let directories = self.opened.directories.clone();
         directories.threads.run("stop listening", || listening.into_iter().for_each(Listening::stop)).await;
@@ -586,12 +660,13 @@ impl Leader {
     }
 }
 
-/// The last checkpoints and the marker that spares the next start its recovery.
-fn close(directories: &Directories, entries: &[CheckpointEntry], epoch: BrokerEpoch) {
+/// The last checkpoints and, of a broker, the marker that spares the next start its recovery.
+fn close(directories: &Directories, entries: &[CheckpointEntry], epoch: Option<BrokerEpoch>) {
     if let Err(error) = write_last_checkpoints(directories, entries) {
         tracing::error!("the last checkpoints were not written, the next start recovers: {error}");
         return;
     }
+    let Some(epoch) = epoch else { return };
     for (index, directory) in directories.list.iter().enumerate() {
         if directories.has_failed(index) || directories.is_unclean(index) {
             continue;
@@ -622,15 +697,12 @@ fn start_checkpoints(shard: &Rc<Shard>) {
     .detach();
 }
 
-/// The one line that says the broker serves.
-fn announce(config: &BrokerConfig, listening: &[Listening], shards: u16, admin: &Admin) {
-    let addresses: Vec<String> = listening.iter().map(|listener| listener.local_addr().to_string()).collect();
+/// The one line that says the node serves, where.
+fn announce(node: BrokerId, addresses: &str, shards: u16, admin: &Admin) {
     let plural = if shards == 1 { "" } else { "s" };
     let admin = admin.address().map(|address| format!("admin {address}, ")).unwrap_or_default();
     println!(
-        "kuring ready: node {}, {shards} shard{plural}, bootstrap {}, {admin}{} ms",
-        config.node_id,
-        addresses.join(","),
+        "kuring ready: node {node}, {shards} shard{plural}, {addresses}, {admin}{} ms",
         clock::monotonic().as_millis()
     );
 }

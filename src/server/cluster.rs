@@ -1,10 +1,8 @@
 //! A node among others: its listener for controllers, its links, its part in the quorum, its registration.
-//!
-//! Unfinished, and reached through `kuring.cluster.unfinished` alone: the metadata is replicated, brokers that are gone
-//! are fenced and others lead, the partitions are replicated and coordinators go with them; reassignments and more are
-//! missing.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -19,21 +17,22 @@ use super::publish::Publisher;
 use super::road::Road;
 use crate::api::{assign_replicas, broker_heartbeat, broker_registration};
 use crate::base::{BrokerEpoch, BrokerId, clock};
-use crate::config::{BrokerConfig, ClusterConfig, PeerSecurity};
+use crate::config::{BrokerConfig, ChangingConfig, ClusterConfig, ListenerName, PeerSecurity};
 use crate::io::Files;
 use crate::io::net::{Acceptor, Listener};
 use crate::io::os::OsFiles;
-use crate::io::runtime::{Queue, sleep, spawn};
+use crate::io::runtime::{Queue, Sender, sleep, spawn};
 use crate::io::threads::FileThreads;
 use crate::metadata::{
     self, Command, ControllerImage, Endpoint, Image, Refusal, RegisterBroker, Response, decode_command,
     encode_result,
 };
+use crate::net::{Accepted, Gate};
 use crate::peer::{
-    self, Answering, Greetings, Identity, Links, PeerError, PeerKey, Request, Roster, Secret, Security,
-    Server, Service,
+    self, Answering, Greetings, Identity, KafkaClient, Links, PeerError, PeerKey, Request, Roster, Secret,
+    Security, Server, Service,
 };
-use crate::raft::{Quorum, QuorumDescription};
+use crate::raft::{self, ChangingVoters, FirstVoter, Quorum, QuorumDescription};
 use crate::shard::{ControllerNote, Directories, Shard};
 use crate::wire::ErrorCode;
 
@@ -41,15 +40,22 @@ use crate::wire::ErrorCode;
 const OTHERS_MODE: u32 = 0o077;
 const SECRET_BYTES_MAX: usize = 8 << 10;
 
+/// A controller without a vote that is not heard of for so long is a member no more, until it is back
+/// (`LeaderState.OBSERVER_SESSION_TIMEOUT_MS`).
+const OBSERVER_SILENCE_MAX: Duration = Duration::from_secs(300);
+
 const REGISTRATION_PAUSE: Duration = Duration::from_millis(50);
 /// Nobody waits for it.
 const CONTROLLER_REGISTRATION_PAUSE: Duration = Duration::from_secs(1);
 
 /// What can be wrong is looked at before anything runs.
 pub(super) struct Prepared {
-    listener: Listener,
+    /// Where the others come in; an observer has none.
+    listener: Option<Listener>,
     security: Security,
     config: ClusterConfig,
+    /// Who votes first, where voters come and go; none where this node was not told.
+    first: Vec<FirstVoter>,
     incarnation: uuid::Uuid,
 }
 
@@ -58,23 +64,46 @@ pub(super) struct Cluster {
     links: Rc<Links>,
     security: Security,
     listener: Option<Listener>,
+    address: Option<SocketAddr>,
     serving: Option<(Acceptor, Rc<Server>)>,
+    clients: Option<Rc<Clients>>,
+    first: Vec<FirstVoter>,
     pub(super) config: ClusterConfig,
+}
+
+/// A node that names no controller but itself is alone, unless `kuring format` told it who votes.
+pub(super) fn settle(config: &mut BrokerConfig) -> Result<(), StartError> {
+    let changing = config.cluster.as_ref().and_then(|cluster| cluster.changing.as_ref());
+    let Some(changing) = changing.filter(|changing| changing.may_be_alone) else { return Ok(()) };
+    match (first_voters(config)?, &changing.fault) {
+        (None, _) => config.cluster = None,
+        (Some(_), Some(fault)) => return Err(StartError::Cluster(fault.clone())),
+        (Some(_), None) => {}
+    }
+    Ok(())
+}
+
+fn first_voters(config: &BrokerConfig) -> Result<Option<Vec<FirstVoter>>, StartError> {
+    raft::read_first_voters(&OsFiles, &config.metadata_log_dir).map_err(StartError::Cluster)
+}
+
+/// Where others reach this controller.
+pub(super) fn own_address(changing: &ChangingConfig) -> peer::Address {
+    let (host, port) = changing.address.clone();
+    match host.is_empty() {
+        true => (rustix::system::uname().nodename().to_string_lossy().into_owned(), port),
+        false => (host, port),
+    }
 }
 
 impl Prepared {
     /// `None` for a node alone.
     pub(super) fn new(config: &BrokerConfig) -> Result<Option<Self>, StartError> {
-        let (Some(cluster), Some(listener)) = (&config.cluster, config.controller_listeners.first()) else {
-            return Ok(None);
-        };
+        let Some(cluster) = &config.cluster else { return Ok(None) };
         let security = match &cluster.security {
             PeerSecurity::Loopback => Security::Loopback,
             PeerSecurity::Open => {
-                tracing::warn!(
-                    listener = %listener.name,
-                    "kuring.peers.plaintext: whoever reaches this listener can speak as a controller"
-                );
+                tracing::warn!("kuring.peers.plaintext: whoever reaches a controller can speak as one");
                 Security::Open
             }
             PeerSecurity::SecretFile(path) => Security::Secret(read_secret(path).map_err(|what| {
@@ -85,12 +114,14 @@ impl Prepared {
             let text = "the metadata of a Kafka node can be taken over by a single node only";
             return Err(StartError::Cluster(text.to_owned()));
         }
-        tracing::warn!(
-            "kuring.cluster.unfinished: FOR TESTS ALONE, replication is not finished: a lost node may take its data with it"
-        );
-        let listener = bind_to(listener, config)?;
+        let listener = config.controller_listeners.first().map(|listener| bind_to(listener, config));
+        let listener = listener.transpose()?;
+        let first = match cluster.changing {
+            Some(_) => first_voters(config)?.unwrap_or_default(),
+            None => Vec::new(),
+        };
         let incarnation = uuid::Uuid::new_v4();
-        Ok(Some(Self { listener, security, config: cluster.clone(), incarnation }))
+        Ok(Some(Self { listener, security, config: cluster.clone(), first, incarnation }))
     }
 
     fn identity(
@@ -132,12 +163,18 @@ impl Prepared {
         let addresses: BTreeMap<BrokerId, (String, u16)> =
             self.config.voters.iter().map(|voter| (voter.node, (voter.host.clone(), voter.port))).collect();
         let threads: FileThreads = directories.threads.clone();
-        let links = Links::new(identity, self.security.clone(), Rc::new(Roster::new(addresses)), threads);
+        let own = self.config.changing.as_ref().map(own_address);
+        let servers = self.config.servers.iter().filter(|server| Some(*server) != own.as_ref()).cloned();
+        let roster = Rc::new(Roster::new(addresses, servers.collect()));
+        let links = Links::new(identity, self.security.clone(), roster, threads);
         Ok(Cluster {
             links,
             security: self.security,
-            listener: Some(self.listener),
+            address: self.listener.as_ref().map(Listener::local_addr),
+            listener: self.listener,
             serving: None,
+            clients: None,
+            first: self.first,
             config: self.config,
         })
     }
@@ -158,6 +195,17 @@ impl Cluster {
         self.links.clone()
     }
 
+    /// How the quorum begins, and how this node has its part in it, where voters come and go.
+    pub(super) fn changing(&self) -> Option<ChangingVoters> {
+        let changing = self.config.changing.as_ref()?;
+        Some(ChangingVoters {
+            address: own_address(changing),
+            first: self.first.clone(),
+            joins_by_itself: changing.joins_by_itself,
+            silence_max: OBSERVER_SILENCE_MAX,
+        })
+    }
+
     pub(super) fn road(&self, shard: &Rc<Shard>, quorum: &Rc<Quorum>) -> Rc<Road> {
         // Two that get lost, and the third one comes within the session.
         let beat_time = self.config.session_timeout / 4;
@@ -165,10 +213,17 @@ impl Cluster {
     }
 
     /// Lets the other controllers in: the quorum can form.
-    pub(super) fn serve(&mut self, shard: &Rc<Shard>, quorum: &Rc<Quorum>) -> Result<(), StartError> {
+    pub(super) fn serve(
+        &mut self,
+        shard: &Rc<Shard>,
+        quorum: &Rc<Quorum>,
+        clients: Clients,
+    ) -> Result<(), StartError> {
         let Some(listener) = self.listener.take() else { return Ok(()) };
         let (doorway, arrivals) = peer::arrivals();
-        let service = Rc::new(Controllers { shard: shard.clone(), quorum: quorum.clone() });
+        let service =
+            Rc::new(Controllers { shard: shard.clone(), quorum: quorum.clone(), clients: Rc::new(clients) });
+        self.clients = Some(service.clients.clone());
         let (identity, roster) = (self.links.identity().clone(), self.links.roster().clone());
         let server = Server::start(identity, self.security.clone(), roster, arrivals, service);
         let acceptor =
@@ -219,13 +274,28 @@ impl Cluster {
 
     /// Tells the cluster where this controller is and what it can work at, until somebody takes it.
     pub(super) fn register_controller(&self, road: Rc<Road>, config: &BrokerConfig) {
+        if self.config.observes {
+            return;
+        }
         let identity = self.links.identity();
-        let own = self.config.voters.iter().find(|voter| voter.node == identity.node);
-        let endpoints = config.controller_listeners.first().zip(own).map(|(listener, own)| Endpoint {
-            listener: listener.name.as_str().to_owned(),
-            host: own.host.clone(),
-            port: own.port,
-            security_protocol: listener.protocol.wire_id(),
+        let own = match &self.config.changing {
+            Some(changing) => Some(own_address(changing)),
+            None => {
+                let mut voters = self.config.voters.iter();
+                let own = voters.find(|voter| voter.node == identity.node);
+                own.map(|own| (own.host.clone(), own.port))
+            }
+        };
+        let endpoints = config.controller_listeners.first().zip(own).map(|(listener, (host, port))| {
+            // Who wants it to be told otherwise has it in `advertised.listeners`.
+            let told = listener.advertised_endpoint(port, &host);
+            let (host, port) = told.map_or((host, port), |told| (told.host, told.port));
+            Endpoint {
+                listener: listener.name.as_str().to_owned(),
+                host,
+                port,
+                security_protocol: listener.protocol.wire_id(),
+            }
         });
         let controller = ControllerImage {
             id: identity.node,
@@ -245,15 +315,37 @@ impl Cluster {
         .detach();
     }
 
+    /// Waits until the cluster knows this controller as it has started now; `None` when the quorum is closed.
+    pub(super) async fn registered(&self, quorum: &Quorum) -> Option<Arc<Image>> {
+        let own = self.links.identity();
+        let mut images = quorum.subscribe();
+        let mut image = images.current();
+        while image.controller(own.node).is_none_or(|known| known.incarnation != own.incarnation) {
+            image = images.changed().await?;
+        }
+        Some(image)
+    }
+
+    /// Where the other controllers come in.
+    pub(super) fn local_addr(&self) -> Option<SocketAddr> {
+        self.address
+    }
+
     /// Brings every image of the quorum to the shards: changes come from other nodes too. What becomes of a broker the
-    /// others are told soon: one that stops waits until all know.
-    pub(super) fn follow_images(quorum: &Quorum, publisher: Rc<Publisher>, heartbeats: Rc<Heartbeats>) {
+    /// others are told soon: one that stops waits until all know. A node that is no broker has nothing to tell.
+    pub(super) fn follow_images(
+        quorum: &Quorum,
+        publisher: Rc<Publisher>,
+        heartbeats: Option<Rc<Heartbeats>>,
+    ) {
         let mut images = quorum.subscribe();
         let mut before = images.current();
         spawn(Queue::Control, "images", async move {
             while let Some(image) = images.changed().await {
                 publisher.send(image.clone()).await;
-                if image.changes_since(&before).brokers_changed {
+                if let Some(heartbeats) = &heartbeats
+                    && image.changes_since(&before).brokers_changed
+                {
                     let (publisher, heartbeats, image) =
                         (publisher.clone(), heartbeats.clone(), image.clone());
                     spawn(Queue::Control, "tell of brokers", async move {
@@ -280,6 +372,13 @@ impl Cluster {
         .detach();
     }
 
+    /// Lets clients of Kafka's in, too: they find services from here on.
+    pub(super) fn open_to_clients(&self) {
+        if let Some(clients) = &self.clients {
+            clients.are_served.set(true);
+        }
+    }
+
     /// Takes no more connections and closes those that are open.
     pub(super) async fn stop(self, threads: &FileThreads) {
         let Some((acceptor, server)) = self.serving else { return };
@@ -288,10 +387,46 @@ impl Cluster {
     }
 }
 
+/// Where clients of Kafka's go that come to the controllers' listener.
+pub(super) struct Clients {
+    listener: ListenerName,
+    from_elsewhere: bool,
+    gate: Gate,
+    /// To shard 0.
+    connections: Sender<Accepted>,
+    are_served: Cell<bool>,
+}
+
+impl Clients {
+    /// `None` without such a listener.
+    pub(super) fn new(config: &BrokerConfig, gate: Gate, connections: Sender<Accepted>) -> Option<Self> {
+        let listener = config.controller_listeners.first()?.name.clone();
+        let from_elsewhere = config.cluster.as_ref()?.clients_plaintext;
+        Some(Self { listener, from_elsewhere, gate, connections, are_served: Cell::new(false) })
+    }
+
+    fn take(&self, client: KafkaClient) -> Result<(), &'static str> {
+        if !self.are_served.get() {
+            return Err("a client before this controller serves any");
+        }
+        if !client.is_local && !self.from_elsewhere {
+            return Err("a client from another machine, and kuring.controller.clients.plaintext is not set");
+        }
+        let Some(pass) = self.gate.enter_at_controller(&self.listener, client.peer.ip()) else {
+            return Err("too many clients");
+        };
+        let accepted = Accepted::new(client.fd, client.peer, self.listener.clone(), pass);
+        // Refused: the shard has stopped, and the connection is closed with it.
+        let _ = self.connections.push(accepted);
+        Ok(())
+    }
+}
+
 /// Answers the other nodes.
 struct Controllers {
     shard: Rc<Shard>,
     quorum: Rc<Quorum>,
+    clients: Rc<Clients>,
 }
 
 impl Controllers {
@@ -330,7 +465,7 @@ impl Controllers {
                 Ok(encode_result(self.quorum.image().version(), &result))
             }
             PeerKey::DescribeQuorum => Ok(QuorumDescription::encode(self.quorum.describe().as_ref())),
-            _ => self.quorum.serve(from.node, request).await,
+            _ => self.quorum.serve(from, request).await,
         }
     }
 
@@ -358,5 +493,48 @@ impl Controllers {
 impl Service for Controllers {
     fn answer<'a>(&'a self, from: &'a Identity, request: &'a Request) -> Answering<'a> {
         Box::pin(Controllers::answer(self, from, request))
+    }
+
+    fn take(&self, client: KafkaClient) -> Result<(), &'static str> {
+        self.clients.take(client)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::config::ConnectionLimits;
+    use crate::io::runtime::mailbox;
+
+    #[test]
+    fn clients_from_other_machines_come_by_leave_and_nobody_before_there_are_services() {
+        let limits = ConnectionLimits {
+            total: 1,
+            per_ip: 10,
+            per_ip_overrides: BTreeMap::new(),
+            creation_per_second: u32::MAX,
+            per_listener: Default::default(),
+        };
+        let gate = Gate::new(limits, 1, None, None);
+        let (connections, mut arrived) = mailbox();
+        let listener = ListenerName::new("CONTROLLER");
+        let mut clients =
+            Clients { listener, from_elsewhere: false, gate, connections, are_served: Cell::new(false) };
+        let come = |clients: &Clients, is_local| {
+            let (fd, _) = UnixStream::pair().unwrap();
+            clients.take(KafkaClient { fd: fd.into(), peer: SocketAddr::from(([10, 0, 0, 7], 1)), is_local })
+        };
+        assert!(come(&clients, true).is_err());
+        clients.are_served.set(true);
+        assert!(come(&clients, false).is_err_and(|why| why.contains("kuring.controller.clients.plaintext")));
+        assert!(come(&clients, true).is_ok());
+        let mut taken = Vec::new();
+        assert_eq!(arrived.try_drain_into(&mut taken), 1);
+        assert!(come(&clients, true).is_err(), "there is one place");
+        drop(taken);
+        clients.from_elsewhere = true;
+        assert!(come(&clients, false).is_ok());
     }
 }

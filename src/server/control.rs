@@ -100,6 +100,18 @@ impl Control for Services {
                 })
                 .detach();
             }
+            ControlRequest::ChangeVoters(change) => {
+                // A voter may be waited for until it has all of the log.
+                answer.park();
+                spawn(Queue::Control, "change voters", async move {
+                    let result = match &self.road {
+                        Some(road) => road.change_voters(change).await,
+                        None => self.quorum.change_voters(change).await,
+                    };
+                    answer.send(Reply::Control(ControlReply::VotersChanged(result)));
+                })
+                .detach();
+            }
             ControlRequest::ProducerId => {
                 // A block of ids may take long: the others of its shard are not to wait for the credit it came with.
                 answer.park();

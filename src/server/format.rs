@@ -2,10 +2,13 @@
 
 use std::path::PathBuf;
 
+use super::cluster::own_address;
 use super::{StartError, load};
 use crate::base::TopicId;
+use crate::config::BrokerConfig;
 use crate::io::os::OsFiles;
 use crate::log::{DirLock, LogDir, MetaProperties};
+use crate::raft::{self, FirstVoter, VoterKey};
 
 /// Why nothing more was formatted, in one line.
 #[derive(Debug)]
@@ -28,6 +31,19 @@ pub fn new_cluster_id() -> String {
     }
 }
 
+/// Who votes in a new cluster whose voters come and go.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum FirstQuorum {
+    /// Nothing was said: a file that names the voters, or a node alone, needs nothing.
+    Unsaid,
+    /// This node.
+    Standalone,
+    /// These, as `id@host:port:directory-id` with commas between.
+    Initial(String),
+    /// There is a cluster, which this node is to join.
+    NotHere,
+}
+
 /// Writes `meta.properties` into every log directory of the configuration; each with whether it was new. Looks at all of
 /// them before the first is written.
 pub fn format(
@@ -35,6 +51,7 @@ pub fn format(
     set: &[(String, String)],
     cluster_id: &str,
     ignore_formatted: bool,
+    quorum: &FirstQuorum,
 ) -> Result<Vec<(PathBuf, bool)>, FormatError> {
     if cluster_id.parse::<TopicId>().is_err() {
         return Err(FormatError(format!(
@@ -42,6 +59,7 @@ pub fn format(
         )));
     }
     let config = load(config.as_deref(), set)?.config;
+    let first = first_voters(&config, quorum)?;
     let mut directories = Vec::new();
     for path in &config.log_dirs {
         let lock = DirLock::acquire(path).map_err(StartError::from)?;
@@ -66,11 +84,58 @@ pub fn format(
     let mut formatted = Vec::new();
     for (path, _lock, is_new) in directories {
         if is_new {
-            LogDir::open(OsFiles, path, cluster_id, config.node_id).map_err(StartError::from)?;
+            let first = first.as_ref().filter(|_| *path == config.metadata_log_dir);
+            let own = first.and_then(|voters| voters.iter().find(|voter| voter.key.node == config.node_id));
+            let id = own.map(|own| TopicId(own.key.directory));
+            if let Some(voters) = first {
+                // First: a directory that is formatted has what belongs to it.
+                std::fs::create_dir_all(path)
+                    .and_then(|()| raft::write_first_voters(&OsFiles, path, voters))
+                    .map_err(|error| FormatError(format!("{}: {error}", path.display())))?;
+            }
+            LogDir::format(&OsFiles, path, cluster_id, config.node_id, id).map_err(StartError::from)?;
         }
         formatted.push((path.clone(), is_new));
     }
     Ok(formatted)
+}
+
+/// What is left for the first start beside the metadata log; `None`: nothing. As Kafka's `StorageTool` decides it.
+fn first_voters(config: &BrokerConfig, quorum: &FirstQuorum) -> Result<Option<Vec<FirstVoter>>, FormatError> {
+    let refuse = |reason: &str| Err(FormatError(reason.to_owned()));
+    let cluster = config.cluster.as_ref();
+    let changing = cluster.and_then(|cluster| cluster.changing.as_ref());
+    let Some(changing) = changing else {
+        return match (quorum, cluster) {
+            (FirstQuorum::Unsaid, _) => Ok(None),
+            // A node alone is all of its cluster.
+            (FirstQuorum::Standalone, None) => Ok(None),
+            (FirstQuorum::Standalone, Some(cluster)) if cluster.observes => {
+                refuse("--standalone is for controllers, and process.roles is broker alone")
+            }
+            (_, Some(cluster)) if cluster.observes => Ok(None),
+            (_, Some(_)) => refuse("controller.quorum.voters says who votes: nothing else can be told here"),
+            (_, None) => refuse(
+                "controller.quorum.bootstrap.servers names no controller beside this node: it is a node alone",
+            ),
+        };
+    };
+    match quorum {
+        FirstQuorum::Unsaid if changing.may_be_alone => Ok(None),
+        FirstQuorum::Unsaid => refuse(
+            "controller.quorum.voters is not set on this controller; wanted one of --standalone, --initial-controllers \
+             and --no-initial-controllers",
+        ),
+        FirstQuorum::Standalone => {
+            let key = VoterKey { node: config.node_id, directory: uuid::Uuid::new_v4() };
+            Ok(Some(vec![FirstVoter { key, address: own_address(changing) }]))
+        }
+        FirstQuorum::Initial(text) => match raft::parse_first_voters(text) {
+            Ok(voters) => Ok(Some(voters)),
+            Err(reason) => refuse(&format!("--initial-controllers: {reason}")),
+        },
+        FirstQuorum::NotHere => Ok(Some(Vec::new())),
+    }
 }
 
 #[cfg(test)]
@@ -81,7 +146,7 @@ mod tests {
 
     fn run(dirs: &str, node: &str, id: &str, ignore_formatted: bool) -> Result<Vec<bool>, String> {
         let set = [("log.dirs", dirs), ("node.id", node)].map(|(name, value)| (name.into(), value.into()));
-        let formatted = format(None, &set, id, ignore_formatted);
+        let formatted = format(None, &set, id, ignore_formatted, &FirstQuorum::Unsaid);
         let formatted = formatted.map(|list| list.iter().map(|(_, is_new)| *is_new).collect());
         formatted.map_err(|FormatError(message)| message)
     }
@@ -100,5 +165,68 @@ mod tests {
         assert!(run(&both, "4", ID, true).unwrap_err().contains("node 3's of cluster"));
         assert!(run(&both, "3", &new_cluster_id(), true).unwrap_err().contains("node 3's of cluster"));
         assert!(run(&both, "3", "short", true).unwrap_err().contains("is no cluster id"));
+    }
+
+    const SERVERS: (&str, &str) = ("controller.quorum.bootstrap.servers", "localhost:9093,localhost:9094");
+
+    fn told(home: &std::path::Path, more: &[(&str, &str)], quorum: &FirstQuorum) -> Result<String, String> {
+        let own = [
+            ("log.dirs", home.to_str().unwrap()),
+            ("node.id", "3"),
+            ("listeners", "PLAINTEXT://:9092,CONTROLLER://127.0.0.1:9093"),
+            ("controller.listener.names", "CONTROLLER"),
+        ];
+        let set = own.iter().chain(more).map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let set: Vec<(String, String)> = set.collect();
+        let formatted = format(None, &set, ID, false, quorum);
+        formatted.map_err(|FormatError(message)| message)?;
+        let text =
+            std::fs::read_to_string(raft::first_voters_path(home)).unwrap_or_else(|_| "none".to_owned());
+        Ok(text)
+    }
+
+    #[test]
+    fn a_controller_is_told_who_votes_first() {
+        let home = tempfile::tempdir().unwrap();
+        let initial = "3@h:9093:JEXY6aqzQY-32P5TStzaFg,1@g:9093:MvDxzVmcRsaTz33bUuRU6A".to_owned();
+        let quorums = [
+            (FirstQuorum::Standalone, "version=1\n3@127.0.0.1:9093:"),
+            (FirstQuorum::Initial(initial), "version=1\n3@h:9093:JEXY6aqzQY-32P5TStzaFg\n1@g:9093:"),
+            (FirstQuorum::NotHere, "version=1\n"),
+        ];
+        for (number, (quorum, expected)) in quorums.iter().enumerate() {
+            let dir = home.path().join(number.to_string());
+            let text = told(&dir, &[SERVERS], quorum).unwrap();
+            assert!(text.starts_with(expected), "{text}");
+            let meta = std::fs::read_to_string(dir.join("meta.properties")).unwrap();
+            let id = meta.lines().find_map(|line| line.strip_prefix("directory.id=")).unwrap();
+            // Its directory is the one that votes.
+            assert!(number == 2 || text.contains(&format!(":9093:{id}\n")), "{text} {meta}");
+        }
+    }
+
+    #[test]
+    fn who_votes_is_told_where_it_is_not_known_and_nowhere_else() {
+        let home = tempfile::tempdir().unwrap();
+        let refusal =
+            |more: &[(&str, &str)], quorum| told(&home.path().join("no"), more, &quorum).unwrap_err();
+        assert!(refusal(&[SERVERS], FirstQuorum::Unsaid).contains("wanted one of --standalone"));
+        let bad = FirstQuorum::Initial("1@h:9093".to_owned());
+        assert!(refusal(&[SERVERS], bad).contains("is not id@host:port:directory-id"));
+        let voters = ("controller.quorum.voters", "3@127.0.0.1:9093,1@localhost:9094");
+        assert!(
+            refusal(&[voters], FirstQuorum::Standalone).contains("controller.quorum.voters says who votes")
+        );
+        let observer = [("process.roles", "broker"), ("listeners", "PLAINTEXT://:9092"), SERVERS];
+        assert!(refusal(&observer, FirstQuorum::Standalone).contains("is for controllers"));
+        assert!(refusal(&[], FirstQuorum::NotHere).contains("it is a node alone"));
+        let own = ("controller.quorum.bootstrap.servers", "localhost:9093");
+        for (dir, more, quorum) in [
+            ("a", &[own][..], FirstQuorum::Unsaid),
+            ("b", &[][..], FirstQuorum::Standalone),
+            ("c", &observer[..], FirstQuorum::NotHere),
+        ] {
+            assert_eq!(told(&home.path().join(dir), more, &quorum), Ok("none".to_owned()), "{dir}");
+        }
     }
 }

@@ -17,7 +17,7 @@ use crate::metadata::{
     BrokerState, Command, Heartbeat, Refusal, RegisterBroker, Response, decode_result, encode_command,
 };
 use crate::peer::{FRAME_BYTES_MAX, Failed, Lane, Links, PeerError, PeerKey};
-use crate::raft::{Quorum, QuorumDescription};
+use crate::raft::{self, Quorum, QuorumDescription, VoterChange};
 use crate::shard::Shard;
 use crate::wire::ErrorCode;
 
@@ -35,6 +35,9 @@ const SEARCH_PAUSE: Duration = Duration::from_millis(20);
 
 /// How long an answer waits for what it tells of to be here.
 const ARRIVAL_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// Whoever is the controller no more and is not cut off has said within this what it knows of a command.
+const LAST_WORD_TIME: Duration = Duration::from_secs(1);
 
 /// Beside the body of a command's frame.
 const FRAME_REST_BYTES: usize = 64;
@@ -111,6 +114,48 @@ impl Road {
         }
     }
 
+    /// Has whoever leads add a voter or remove one.
+    pub(super) async fn change_voters(&self, change: VoterChange) -> Result<(), Refusal> {
+        let (body, wait) = (
+            raft::change_request(change),
+            match change {
+                VoterChange::Add(_, wait) => wait,
+                VoterChange::Remove(_) => Duration::ZERO,
+            },
+        );
+        let until = clock::monotonic().plus(self.search_time);
+        loop {
+            let not_taken = match self.place() {
+                Place::Here => match self.quorum.change_voters(change).await {
+                    Err(refusal) if refusal.code == ErrorCode::NotController => refusal,
+                    result => return result,
+                },
+                Place::There(controller) => {
+                    let link = self.links.link(controller, Lane::Voters);
+                    let limit = COMMAND_CALL_MAX + wait;
+                    let replaced = self.replaced(controller);
+                    let called = link.call_once(PeerKey::ChangeVoters, &body, limit, replaced).await;
+                    match called.map(|answer| raft::read_changed(&answer)) {
+                        Ok(Ok(Err(refusal))) if refusal.code == ErrorCode::NotController => refusal,
+                        Ok(Ok(result)) => return result,
+                        Ok(Err(_)) => return Err(unknown_fate(controller, &"its answer does not decode")),
+                        Err(Failed { error, was_sent: true }) => {
+                            return Err(unknown_fate(controller, &error));
+                        }
+                        Err(Failed { error, was_sent: false }) => unreachable_controller(controller, &error),
+                    }
+                }
+                Place::Unknown => {
+                    Refusal::new(ErrorCode::NotController, "There is no controller at the moment.")
+                }
+            };
+            if clock::monotonic() >= until || self.quorum.is_closed() || self.shard.is_stopping() {
+                return Err(not_taken);
+            }
+            sleep(SEARCH_PAUSE).await;
+        }
+    }
+
     async fn forward(
         &self,
         controller: BrokerId,
@@ -122,17 +167,11 @@ impl Road {
             return Ok(Err(Refusal::new(ErrorCode::PolicyViolation, text)));
         }
         let link = self.links.link(controller, Lane::Forward);
-        let answer = match link.call_once(key, body, COMMAND_CALL_MAX).await {
+        let answer = match link.call_once(key, body, COMMAND_CALL_MAX, self.replaced(controller)).await {
             Ok(answer) => answer,
-            Err(Failed { error, was_sent: true }) => {
-                let text = format!(
-                    "Whether the change is made is not known: controller {controller} has not answered: {error}."
-                );
-                return Ok(Err(Refusal::new(ErrorCode::RequestTimedOut, text)));
-            }
+            Err(Failed { error, was_sent: true }) => return Ok(Err(unknown_fate(controller, &error))),
             Err(Failed { error, was_sent: false }) => {
-                let text = format!("Controller {controller} cannot be reached: {error}.");
-                return Err(NotTaken(Refusal::new(ErrorCode::NotController, text)));
+                return Err(NotTaken(unreachable_controller(controller, &error)));
             }
         };
         let read = match key {
@@ -145,6 +184,20 @@ impl Road {
         };
         self.await_version(version).await;
         Ok(result)
+    }
+
+    /// Ends when another node has been the controller for a while: one that is cut off would be waited for in vain.
+    async fn replaced(&self, controller: BrokerId) {
+        let is_replaced = || self.quorum.leadership().leader.is_some_and(|leader| leader != controller);
+        loop {
+            while !is_replaced() {
+                sleep(SEARCH_PAUSE).await;
+            }
+            sleep(LAST_WORD_TIME).await;
+            if is_replaced() {
+                return;
+            }
+        }
     }
 
     /// Waits until this node has what the controller had when it answered: whoever asks this node next finds it.
@@ -229,6 +282,18 @@ impl Road {
         broker_heartbeat::read_answer(&answer)
             .map_err(|_| PeerError::Malformed("an answer to a heartbeat that does not decode"))
     }
+}
+
+fn unknown_fate(controller: BrokerId, error: &dyn std::fmt::Display) -> Refusal {
+    let text = format!(
+        "Whether the change is made is not known: controller {controller} has not answered: {error}."
+    );
+    Refusal::new(ErrorCode::RequestTimedOut, text)
+}
+
+fn unreachable_controller(controller: BrokerId, error: &PeerError) -> Refusal {
+    let text = format!("Controller {controller} cannot be reached: {error}.");
+    Refusal::new(ErrorCode::NotController, text)
 }
 
 /// How a command is said to a controller that is not here; `None`: it is not.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::Shard;
 use super::messages::{ControlReply, ControlRequest, Reply, Request};
 use super::placement::PartitionKey;
-use crate::base::{ShardId, clock, fatal};
+use crate::base::{BrokerEpoch, BrokerId, ShardId, clock, fatal};
 use crate::io::runtime::{Queue, spawn, yield_if_needed};
 use crate::metadata::{AlterIsr, AlterPartition, AlteredPartition, Command};
 use crate::partition::{AlteredIsr, IsrProposal};
@@ -26,6 +26,52 @@ const AGAIN_AFTER: Duration = Duration::from_millis(50);
 pub(super) struct Proposals {
     waiting: RefCell<Vec<(PartitionKey, IsrProposal)>>,
     is_running: Cell<bool>,
+}
+
+/// What the controller has made of some proposals.
+#[derive(Debug)]
+pub struct Decided {
+    /// It has not decided these: they are brought again.
+    pub again: Vec<(PartitionKey, IsrProposal)>,
+    pub altered: Vec<(PartitionKey, IsrProposal, Result<AlteredIsr, ErrorCode>)>,
+}
+
+/// How the controller is asked for what the leaders on this broker, in this registration, propose.
+pub fn request_of(
+    broker: BrokerId,
+    epoch: BrokerEpoch,
+    proposals: &[(PartitionKey, IsrProposal)],
+) -> AlterPartition {
+    let wanted = proposals.iter().map(|(key, proposal)| AlterIsr {
+        topic: key.topic,
+        index: key.partition,
+        leader_epoch: proposal.leader_epoch,
+        partition_epoch: proposal.partition_epoch,
+        isr: proposal.isr.clone(),
+        recovering: false,
+    });
+    AlterPartition { broker, epoch, partitions: wanted.collect() }
+}
+
+/// Puts its answers to these proposals, which come in their order.
+pub fn decided(
+    proposals: Vec<(PartitionKey, IsrProposal)>,
+    answers: Vec<Result<AlteredPartition, ErrorCode>>,
+) -> Decided {
+    let mut decided = Decided { again: Vec::new(), altered: Vec::new() };
+    for ((key, proposal), answer) in proposals.into_iter().zip(answers) {
+        if answer.as_ref().is_err_and(|code| !IsrProposal::is_decided_by(*code)) {
+            decided.again.push((key, proposal));
+            continue;
+        }
+        let answer = answer.map(|altered| AlteredIsr {
+            leader_epoch: altered.leader_epoch,
+            partition_epoch: altered.partition_epoch,
+            isr: altered.isr.into_vec(),
+        });
+        decided.altered.push((key, proposal, answer));
+    }
+    decided
 }
 
 /// Starts to look, from time to time, whether followers have fallen behind.
@@ -87,15 +133,7 @@ impl Shard {
     ) -> Vec<(PartitionKey, IsrProposal)> {
         let broker = self.settings.broker;
         let Some(epoch) = self.image().broker(broker).map(|broker| broker.epoch) else { return batch };
-        let wanted = batch.iter().map(|(key, proposal)| AlterIsr {
-            topic: key.topic,
-            index: key.partition,
-            leader_epoch: proposal.leader_epoch,
-            partition_epoch: proposal.partition_epoch,
-            isr: proposal.isr.clone(),
-            recovering: false,
-        });
-        let command = Command::AlterPartition(AlterPartition { broker, epoch, partitions: wanted.collect() });
+        let command = Command::AlterPartition(request_of(broker, epoch, &batch));
         let request = Request::Control(ControlRequest::Command(command));
         let answers = match self.ask(ShardId::CONTROL, request).await {
             Reply::Control(ControlReply::Command(Ok(response))) => response.partitions_altered(),
@@ -105,15 +143,11 @@ impl Shard {
             }
             _ => fatal("a proposal of those in sync got another request's answer"),
         };
-        let mut undecided = Vec::new();
-        for ((key, proposal), answer) in batch.into_iter().zip(answers) {
-            if answer.as_ref().is_err_and(|code| !IsrProposal::is_decided_by(*code)) {
-                undecided.push((key, proposal));
-            } else {
-                self.isr_altered(key, &proposal, answer);
-            }
+        let Decided { again, altered } = decided(batch, answers);
+        for (key, proposal, answer) in altered {
+            self.isr_altered(key, &proposal, answer);
         }
-        undecided
+        again
     }
 
     fn is_proposed(&self, key: PartitionKey, proposal: &IsrProposal) -> bool {
@@ -125,17 +159,12 @@ impl Shard {
         self: &Rc<Self>,
         key: PartitionKey,
         proposal: &IsrProposal,
-        answer: Result<AlteredPartition, ErrorCode>,
+        answer: Result<AlteredIsr, ErrorCode>,
     ) {
         let Some(replica) = self.replica(key) else { return };
         if let Err(code) = &answer {
             tracing::debug!(partition = %replica.topic_partition, ?code, "those in sync stay as they are");
         }
-        let answer = answer.map(|altered| AlteredIsr {
-            leader_epoch: altered.leader_epoch,
-            partition_epoch: altered.partition_epoch,
-            isr: altered.isr.to_vec(),
-        });
         let mut committed = Vec::new();
         let moved =
             replica.with(|partition| partition.isr_altered(proposal, answer, clock::now(), &mut committed));

@@ -17,7 +17,7 @@ use crate::io::os::OsFiles;
 use crate::log::{AbortedTransaction, Claim, FileRange, Guard, Origin, ProducerDescription, TimestampOffset};
 use crate::metadata::{self, Image, Refusal};
 use crate::partition::{Acks, AppendFailure, EpochEnd, Waterline};
-use crate::raft::QuorumDescription;
+use crate::raft::{QuorumDescription, VoterChange};
 use crate::share::{AcknowledgeBatch, Acquired, Holder, Wanted};
 use crate::wire::ErrorCode;
 
@@ -38,7 +38,8 @@ pub enum Request {
     ShareFence(Arc<str>, Vec<PartitionKey>),
     Offsets(Vec<OffsetQuery>),
     EpochEnds(Vec<EpochQuery>),
-    DeleteRecords(Vec<(PartitionKey, Offset)>),
+    /// Answered when every replica has done it, or the time is over.
+    DeleteRecords(Vec<(PartitionKey, Offset)>, Duration),
     /// Moves to other log directories, by their numbers; answered when they have begun.
     AlterDirectories(Vec<(PartitionKey, usize)>),
     /// Of the first of the partitions, as many as have no more than `producers_max` together; at least the first, if that
@@ -401,6 +402,8 @@ pub enum ControlRequest {
     ProducerId,
     /// What the leader of the metadata log tells of its voters, wherever it is.
     DescribeQuorum,
+    /// Another set of voters, wherever the metadata log is led.
+    ChangeVoters(VoterChange),
     /// To the group coordinator.
     Group(Box<coordinator::Request>, coordinator::Client),
     /// To the transaction coordinator.
@@ -418,6 +421,7 @@ pub enum ControlReply {
     ProducerId(Result<ProducerId, Refusal>),
     /// `None`: nobody leads.
     Quorum(Option<QuorumDescription>),
+    VotersChanged(Result<(), Refusal>),
     Group(Box<coordinator::Response>),
     Transaction(Box<transactions::Response>),
     ShareState(Box<share_state::Response>),

@@ -10,13 +10,14 @@ mod appends;
 mod checkpoint;
 mod cleaner;
 mod commit;
+mod deletions;
 mod directories;
 mod faults;
 mod fetches;
 mod figures;
 mod follow;
 mod intake;
-mod isr;
+pub mod isr;
 mod jobs;
 mod lifecycle;
 mod mesh;
@@ -30,7 +31,7 @@ mod quotas;
 mod replica;
 mod replication_quotas;
 mod requests;
-mod roles;
+pub mod roles;
 mod scrub;
 mod share_fetch;
 mod shares;
@@ -529,10 +530,7 @@ impl Shard {
                 let ends = queries.iter().map(|query| self.epoch_end(query)).collect();
                 self.mesh.push_reply(reply_to, Reply::EpochEnds(ends));
             }
-            Request::DeleteRecords(targets) => {
-                let starts = targets.iter().map(|&(key, offset)| self.delete_records(key, offset)).collect();
-                self.mesh.push_reply(reply_to, Reply::DeleteRecords(starts));
-            }
+            Request::DeleteRecords(targets, timeout) => self.delete_records(reply_to, &targets, timeout),
             Request::AlterDirectories(targets) => self.alter_directories(reply_to, targets),
             Request::Producers { keys, producers_max } => {
                 let producers = self.producers(&keys, producers_max);

@@ -31,25 +31,20 @@ enum Found {
 #[derive(Clone, Copy)]
 struct Bound {
     end: Offset,
-    /// A new leader does not know yet how much of what it has is committed: what lies behind the end may not.
-    lags: bool,
+    /// What a client is told that asks for the end, or for what may lie behind it.
+    latest: Result<Offset, ErrorCode>,
 }
 
 impl Bound {
     fn of(partition: &LivePartition, waterline: Waterline) -> Self {
-        let lags = waterline != Waterline::LogEnd && partition.lags_behind_leadership();
-        Self { end: partition.upper_bound(waterline), lags }
-    }
-
-    fn check(self) -> Result<(), ErrorCode> {
-        if self.lags { Err(ErrorCode::OffsetNotAvailable) } else { Ok(()) }
+        Self { end: partition.upper_bound(waterline), latest: partition.latest(waterline) }
     }
 
     /// What was found, if it may be seen (`ReplicaManager.fetchOffset`).
     fn answer(self, found: Option<TimestampOffset>) -> Result<OffsetAnswer, ErrorCode> {
         let found = found.filter(|found| found.offset < self.end);
         if found.is_none() {
-            self.check()?;
+            self.latest?;
         }
         Ok(OffsetAnswer { found })
     }
@@ -129,10 +124,7 @@ impl Shard {
             let target = match query.target {
                 OffsetTarget::Earliest => return Ok(plain(log.log_start(), log.epoch_of(log.log_start()))),
                 // The leader's epoch, whoever wrote the last record below the bound (`Partition`).
-                OffsetTarget::Latest => {
-                    bound.check()?;
-                    return Ok(plain(bound.end, Some(partition.leader_epoch())));
-                }
+                OffsetTarget::Latest => return Ok(plain(bound.latest?, Some(partition.leader_epoch()))),
                 OffsetTarget::Tiered => return Ok(Found::Now(OffsetAnswer { found: None })),
                 OffsetTarget::MaxTimestamp => TimestampTarget::Max,
                 OffsetTarget::At(timestamp) => TimestampTarget::FirstAtOrAfter(timestamp),
@@ -150,17 +142,6 @@ impl Shard {
             partition.check_leader_epoch(query.current_leader_epoch)?;
             Ok(partition.epoch_end(query.epoch))
         })?
-    }
-
-    pub(super) fn delete_records(
-        self: &Rc<Self>,
-        key: PartitionKey,
-        offset: Offset,
-    ) -> Result<Offset, ErrorCode> {
-        let replica = self.replica(key).ok_or(ErrorCode::UnknownTopicOrPartition)?;
-        let start = replica.with(|partition| partition.delete_records(offset))??;
-        self.look_for_jobs(&replica);
-        Ok(start)
     }
 
     /// The producers of the first of `keys`, up to one that would make them more than `producers_max`.

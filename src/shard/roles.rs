@@ -69,6 +69,23 @@ impl Follows {
     }
 }
 
+/// What a replica is told of its partition.
+pub fn assignment(image: &PartitionImage) -> Assignment<'_> {
+    Assignment {
+        leader: image.leader,
+        leader_epoch: image.leader_epoch,
+        partition_epoch: image.partition_epoch,
+        replicas: &image.replicas,
+        isr: &image.isr,
+    }
+}
+
+/// Whom the replica on broker `me` follows that has been told of its part, and whether it `leads` by that.
+pub fn followed(image: &PartitionImage, me: BrokerId, leads: bool) -> Option<BrokerId> {
+    let is_mine = image.replicas.contains(&me);
+    image.leader.filter(|leader| is_mine && !leads && *leader != me)
+}
+
 impl Shard {
     /// The brokers that some replica of this shard follows, or has followed.
     pub fn followed_brokers(&self) -> Vec<BrokerId> {
@@ -120,13 +137,7 @@ impl Shard {
 
     /// Gives a replica the part that the metadata has for it. An offline one gets it when it comes back.
     pub(super) fn take_role(self: &Rc<Self>, replica: &Rc<Replica>, image: &PartitionImage) {
-        let assignment = Assignment {
-            leader: image.leader,
-            leader_epoch: image.leader_epoch,
-            partition_epoch: image.partition_epoch,
-            replicas: &image.replicas,
-            isr: &image.isr,
-        };
+        let assignment = assignment(image);
         let key = replica.key;
         if replica.is_leaving.get() {
             return;
@@ -139,8 +150,7 @@ impl Shard {
         self.finish_appends(committed);
         let Ok((assigned, leads, epoch)) = assigned else { return };
         let me = self.settings.broker;
-        let is_mine = image.replicas.contains(&me);
-        match image.leader.filter(|leader| is_mine && !leads && *leader != me) {
+        match followed(image, me, leads) {
             Some(leader) => self.follows.follow(key, leader, epoch),
             None => self.follows.unfollow(key),
         }

@@ -151,6 +151,31 @@ impl Api {
         }
     }
 
+    /// Whether a controller serves it, too (KIP-919): of what Kafka's controllers advertise what is told of the cluster and
+    /// changes it.
+    pub fn is_controllers(&self) -> bool {
+        matches!(
+            self.key,
+            ApiKey::ApiVersions
+                | ApiKey::CreateTopics
+                | ApiKey::DeleteTopics
+                | ApiKey::CreatePartitions
+                | ApiKey::DescribeConfigs
+                | ApiKey::AlterConfigs
+                | ApiKey::IncrementalAlterConfigs
+                | ApiKey::ElectLeaders
+                | ApiKey::AlterPartitionReassignments
+                | ApiKey::ListPartitionReassignments
+                | ApiKey::AlterClientQuotas
+                | ApiKey::DescribeQuorum
+                | ApiKey::UpdateFeatures
+                | ApiKey::DescribeCluster
+                | ApiKey::UnregisterBroker
+                | ApiKey::AddRaftVoter
+                | ApiKey::RemoveRaftVoter
+        )
+    }
+
     /// The longest request that is read, header and all, where that is less than `socket.request.max.bytes`.
     pub fn request_bytes_max(&self) -> usize {
         match self.key {

@@ -1,4 +1,4 @@
-//! Three processes that form one cluster, through the internal `kuring.cluster.unfinished`: metadata is replicated and
+//! Three processes that form one cluster: metadata is replicated and
 //! outlives the controller, any node takes changes, a broker that is gone is fenced and others lead what it led.
 
 use std::collections::BTreeSet;
@@ -15,6 +15,8 @@ use kafka_protocol::messages::{
     CreateTopicsRequest, DeleteTopicsRequest, DescribeClusterRequest, MetadataRequest, TopicName,
 };
 use kafka_protocol::protocol::StrBytes;
+
+use kuring::base::TopicId;
 
 use super::admin::metric;
 use super::harness::broker::kuring;
@@ -34,6 +36,10 @@ const TAKEOVER_MAX: Duration = Duration::from_secs(18);
 
 pub(super) struct Cluster {
     pub(super) nodes: Vec<Broker>,
+    /// Those that are nothing else; their ids are from 101 on.
+    pub(super) controllers: Vec<Broker>,
+    /// As `controller.quorum.voters` has them.
+    voters: String,
 }
 
 impl Cluster {
@@ -84,33 +90,118 @@ impl Cluster {
         let voters: Vec<&str> = places.iter().map(|[.., (_, voter)]| voter.as_str()).collect();
         let voters = voters.join(",");
         let nodes = places.iter().zip(1..).map(|([listeners, advertised, _], id)| {
-            let id = format!("{id}");
-            let settings = [
-                ("node.id", id.as_str()),
-                (listeners.0, &listeners.1),
+            let own = [
+                (listeners.0, listeners.1.as_str()),
                 (advertised.0, &advertised.1),
-                ("controller.listener.names", "CONTROLLER"),
                 ("controller.quorum.voters", &voters),
-                ("kuring.cluster.unfinished", "true"),
-                ("kuring.quorum.failover.ms", FAILOVER_MS),
-                ("kuring.peers.secret.file", "~/secret"),
             ];
-            let own: Vec<String> = more.iter().map(|(_, value)| value.replace("{node}", &id)).collect();
-            let own: Vec<(&str, &str)> =
-                more.iter().zip(&own).map(|((name, _), value)| (*name, value.as_str())).collect();
-            let node = Broker::stopped(1, &[&settings[..], &own[..]].concat());
-            let given = own.iter().find(|(name, _)| *name == "log.dirs").map(|(_, value)| *value);
-            let log_dirs = given.unwrap_or("~/data").replace('~', &node.home().to_string_lossy());
-            let set = [format!("node.id={id}"), format!("log.dirs={log_dirs}")];
-            let arguments = ["format", "--cluster-id", CLUSTER_ID, "--set", &set[0], "--set", &set[1]];
-            let (status, _, errors) = kuring(&arguments, &[], b"");
-            assert!(status.success(), "{errors}");
-            let secret = node.home().join("secret");
-            std::fs::write(&secret, "what all three nodes know and nobody else\n").expect("written");
-            std::fs::set_permissions(&secret, Permissions::from_mode(0o600)).expect("it is ours");
-            node
+            formatted_node(id, &[&own[..], more].concat())
         });
-        Self { nodes: nodes.collect() }
+        let nodes = nodes.collect();
+        Self { nodes, controllers: Vec::new(), voters }
+    }
+
+    /// So many nodes with both roles, controllers alone, and brokers without a vote. Brokers may be killed.
+    pub(super) fn start_apart(both: usize, controllers: usize, observers: usize) -> Self {
+        let ports = free_ports(2 * both + controllers);
+        let (of_both, of_controllers) = ports.split_at(2 * both);
+        let of_both = of_both.chunks(2).zip(1..).map(|(ports, id)| {
+            let listeners = format!("PLAINTEXT://127.0.0.1:{},CONTROLLER://127.0.0.1:{}", ports[0], ports[1]);
+            (id, "broker,controller", listeners, ports[1])
+        });
+        let alone = of_controllers.iter().zip(101..);
+        let alone =
+            alone.map(|(port, id)| (id, "controller", format!("CONTROLLER://127.0.0.1:{port}"), *port));
+        let places: Vec<(usize, &str, String, u16)> = of_both.chain(alone).collect();
+        let voters: Vec<String> =
+            places.iter().map(|(id, .., port)| format!("{id}@127.0.0.1:{port}")).collect();
+        let voters = voters.join(",");
+        let make = |(id, roles, listeners, _): &(usize, &str, String, u16)| {
+            let own =
+                [("process.roles", *roles), ("listeners", listeners), ("controller.quorum.voters", &voters)];
+            formatted_node(*id, &[&own[..], &KILLS].concat())
+        };
+        let mut nodes: Vec<Broker> = places.iter().map(make).collect();
+        let controllers = nodes.split_off(both);
+        let mut cluster = Self { nodes, controllers, voters: voters.clone() };
+        (0..observers).for_each(|_| cluster.add_observer(true, &KILLS));
+        cluster.start_stopped();
+        cluster
+    }
+
+    /// One node that votes alone where voters come and go; [`Self::add_controller`] adds more.
+    pub(super) fn start_growing(more: &[(&str, &str)]) -> Self {
+        let port = free_ports(1)[0].to_string();
+        let mut cluster =
+            Self { nodes: Vec::new(), controllers: Vec::new(), voters: format!("1@127.0.0.1:{port}") };
+        cluster.push_controller(&port, &["--standalone"], more);
+        cluster.start_stopped();
+        cluster
+    }
+
+    /// Adds a node that is a controller and has no vote yet, not yet started.
+    pub(super) fn add_controller(&mut self, more: &[(&str, &str)]) {
+        let port = free_ports(1)[0].to_string();
+        self.push_controller(&port, &["--no-initial-controllers"], more);
+    }
+
+    /// Three that begin together and whose voters come and go.
+    pub(super) fn start_with_initial_controllers(more: &[(&str, &str)]) -> Self {
+        let ports = free_ports(3);
+        let voter = |(port, id): (&u16, u128)| {
+            let directory = TopicId(uuid::Uuid::from_u128(0x1000 + id));
+            format!("{id}@127.0.0.1:{port}:{directory}")
+        };
+        let first: Vec<String> = ports.iter().zip(1..).map(voter).collect();
+        let voters: Vec<&str> = first.iter().filter_map(|voter| Some(voter.rsplit_once(':')?.0)).collect();
+        let mut cluster = Self { nodes: Vec::new(), controllers: Vec::new(), voters: voters.join(",") };
+        for port in &ports {
+            let arguments = ["--initial-controllers", &first.join(",")];
+            cluster.push_controller(&port.to_string(), &arguments, more);
+        }
+        cluster.start_stopped();
+        cluster
+    }
+
+    fn push_controller(&mut self, port: &str, arguments: &[&str], more: &[(&str, &str)]) {
+        let servers: Vec<&str> = self.voters.split(',').filter_map(|voter| voter.split('@').nth(1)).collect();
+        let client = free_ports(1)[0];
+        let listeners = format!("PLAINTEXT://127.0.0.1:{client},CONTROLLER://127.0.0.1:{port}");
+        let own = [
+            ("listeners", listeners.as_str()),
+            ("advertised.listeners", "PLAINTEXT://127.0.0.1:0"),
+            ("controller.quorum.bootstrap.servers", &servers.join(",")),
+        ];
+        let id = self.nodes.len() + 1;
+        self.nodes.push(formatted_node_with(id, arguments, &[&own[..], more].concat()));
+    }
+
+    /// Formats a node, whose directory is gone, as one that is to join.
+    pub(super) fn format_to_join(&self, index: usize) {
+        let servers: Vec<&str> = self.voters.split(',').filter_map(|voter| voter.split('@').nth(1)).collect();
+        let servers = servers.join(",");
+        let port = self.voters.split(',').nth(index).and_then(|voter| voter.rsplit_once(':'));
+        let listeners = format!("PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{}", port.expect("a port").1);
+        let id = (index + 1).to_string();
+        let settings = [
+            ("node.id", id.as_str()),
+            ("listeners", &listeners),
+            ("controller.listener.names", "CONTROLLER"),
+            ("controller.quorum.bootstrap.servers", &servers),
+        ];
+        format_node_with(&self.nodes[index], "~/data", &["--no-initial-controllers"], &settings);
+    }
+
+    /// Adds a broker that has no vote, not yet started. It knows one controller by its address, or all by their ids.
+    pub(super) fn add_observer(&mut self, knows_ids: bool, more: &[(&str, &str)]) {
+        let id = self.nodes.len() + 1;
+        let first = self.voters.split(',').next().and_then(|voter| voter.split('@').nth(1));
+        let controllers = match knows_ids {
+            true => ("controller.quorum.voters", self.voters.as_str()),
+            false => ("controller.quorum.bootstrap.servers", first.expect("the first voter's address")),
+        };
+        let own = [("process.roles", "broker"), controllers];
+        self.nodes.push(formatted_node(id, &[&own[..], more].concat()));
     }
 
     pub(super) fn start() -> Self {
@@ -132,7 +223,7 @@ impl Cluster {
     /// Starts those that do not run, all at once: one alone waits for a controller.
     pub(super) fn start_stopped(&mut self) {
         std::thread::scope(|scope| {
-            for node in self.nodes.iter_mut().filter(|node| !node.runs()) {
+            for node in self.nodes.iter_mut().chain(&mut self.controllers).filter(|node| !node.runs()) {
                 scope.spawn(|| node.start_again(1));
             }
         });
@@ -194,6 +285,52 @@ impl Cluster {
     }
 }
 
+/// A node of the cluster that knows its secret. `{node}` in a value stands for its id.
+fn formatted_node(id: usize, more: &[(&str, &str)]) -> Broker {
+    formatted_node_with(id, &[], more)
+}
+
+fn formatted_node_with(id: usize, arguments: &[&str], more: &[(&str, &str)]) -> Broker {
+    let id = id.to_string();
+    let settings = [
+        ("node.id", id.as_str()),
+        ("controller.listener.names", "CONTROLLER"),
+        ("kuring.quorum.failover.ms", FAILOVER_MS),
+        ("kuring.peers.secret.file", "~/secret"),
+    ];
+    let own: Vec<String> = more.iter().map(|(_, value)| value.replace("{node}", &id)).collect();
+    let own: Vec<(&str, &str)> =
+        more.iter().zip(&own).map(|((name, _), value)| (*name, value.as_str())).collect();
+    let all = [&settings[..], &own[..]].concat();
+    let node = Broker::stopped(1, &all);
+    let given = own.iter().find(|(name, _)| *name == "log.dirs").map_or("~/data", |(_, value)| *value);
+    match arguments {
+        [] => format_node(&node, &id, given),
+        arguments => format_node_with(&node, given, arguments, &all),
+    }
+    let secret = node.home().join("secret");
+    std::fs::write(&secret, "what all nodes know and nobody else, as is right\n").expect("written");
+    std::fs::set_permissions(&secret, Permissions::from_mode(0o600)).expect("it is ours");
+    node
+}
+
+/// Makes the node's log directories those of the cluster.
+pub(super) fn format_node(node: &Broker, id: &str, log_dirs: &str) {
+    format_node_with(node, log_dirs, &[], &[("node.id", id)]);
+}
+
+/// The same with more `arguments`, which look at the settings.
+fn format_node_with(node: &Broker, log_dirs: &str, arguments: &[&str], settings: &[(&str, &str)]) {
+    let home = node.home().to_string_lossy();
+    let settings = [settings, &[("log.dirs", log_dirs)]].concat();
+    let set: Vec<String> =
+        settings.iter().map(|(name, value)| format!("{name}={}", value.replace('~', &home))).collect();
+    let mut arguments = [&["format", "--cluster-id", CLUSTER_ID], arguments].concat();
+    set.iter().for_each(|set| arguments.extend(["--set", set]));
+    let (status, _, errors) = kuring(&arguments, &[], b"");
+    assert!(status.success(), "{errors}");
+}
+
 #[test]
 fn what_the_controller_was_told_is_on_every_node_and_outlives_it() {
     if Broker::is_kafka() {
@@ -235,7 +372,7 @@ fn name(topic: &str) -> TopicName {
 }
 
 /// The code, after the controller has been looked for as a client does.
-fn create_through(raw: &mut Raw, topic: &str, partitions: i32, replicas: i16) -> i16 {
+pub(super) fn create_through(raw: &mut Raw, topic: &str, partitions: i32, replicas: i16) -> i16 {
     let wanted = CreatableTopic::default()
         .with_name(name(topic))
         .with_num_partitions(partitions)

@@ -8,10 +8,11 @@ use kafka_protocol::messages::add_partitions_to_txn_request::{
     AddPartitionsToTxnTopic, AddPartitionsToTxnTransaction,
 };
 use kafka_protocol::messages::create_topics_request::CreatableTopic;
+use kafka_protocol::messages::describe_producers_request::TopicRequest;
 use kafka_protocol::messages::write_txn_markers_request::{WritableTxnMarker, WritableTxnMarkerTopic};
 use kafka_protocol::messages::{
-    AddPartitionsToTxnRequest, CreateTopicsRequest, DescribeGroupsRequest, DescribeTransactionsRequest,
-    FindCoordinatorRequest, GroupId, TransactionalId, WriteTxnMarkersRequest,
+    AddPartitionsToTxnRequest, CreateTopicsRequest, DescribeGroupsRequest, DescribeProducersRequest,
+    DescribeTransactionsRequest, FindCoordinatorRequest, GroupId, TransactionalId, WriteTxnMarkersRequest,
 };
 use kafka_protocol::protocol::StrBytes;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
@@ -46,7 +47,9 @@ const FAILOVER_PATIENCE: Duration = Duration::from_secs(150);
 const STANDSTILL: Duration = Duration::from_secs(15);
 
 const NOT_COORDINATOR: i16 = 16;
+const NOT_LEADER_OR_FOLLOWER: i16 = 6;
 const CLUSTER_AUTHORIZATION_FAILED: i16 = 31;
+const TRANSACTION_COORDINATOR_FENCED: i16 = 52;
 
 /// Kinds of coordinators, as FindCoordinator has them, and the topic of each.
 const GROUP: i8 = 0;
@@ -200,16 +203,6 @@ fn strangers_may_not_ask_what_brokers_ask_each_other() {
     create(&cluster, "t", 3);
     for (_, node) in cluster.running() {
         let mut raw = Raw::connect(node);
-        let topic =
-            WritableTxnMarkerTopic::default().with_name(name("t")).with_partition_indexes(vec![0, 1, 2]);
-        let marker = WritableTxnMarker::default().with_producer_id(7.into()).with_topics(vec![topic]);
-        let answer = raw.call(1, &WriteTxnMarkersRequest::default().with_markers(vec![marker]));
-        let results = &answer.markers[0].topics[0].partitions;
-        assert_eq!(results.len(), 3);
-        assert!(
-            results.iter().all(|result| result.error_code == CLUSTER_AUTHORIZATION_FAILED),
-            "{results:?}"
-        );
         let topic = AddPartitionsToTxnTopic::default().with_name(name("t")).with_partitions(vec![0]);
         let transaction = AddPartitionsToTxnTransaction::default()
             .with_transactional_id(TransactionalId(text("id")))
@@ -218,6 +211,55 @@ fn strangers_may_not_ask_what_brokers_ask_each_other() {
         let request = AddPartitionsToTxnRequest::default().with_transactions(vec![transaction]);
         assert_eq!(raw.call(4, &request).error_code, CLUSTER_AUTHORIZATION_FAILED);
     }
+}
+
+/// As `kafka-transactions find-hanging` and `abort` do.
+#[test]
+fn an_administrator_finds_an_open_transaction_at_each_replica_and_ends_it() {
+    if Broker::is_kafka() {
+        return;
+    }
+    let cluster = Cluster::start_with(&SETTINGS);
+    cluster.await_brokers(&[1, 2, 3]);
+    create(&cluster, "t", 1);
+    let client = Client::of_all(cluster.running().map(|(_, node)| node.bootstrap()));
+    let producer: BaseProducer =
+        client.config(&[("transactional.id", "hangs")]).create().expect("a producer");
+    producer.init_transactions(PATIENCE).expect("initialised");
+    producer.begin_transaction().expect("begun");
+    put(&producer, "t", 0, &["v"]);
+    let found = |node: &Broker| {
+        let topic = TopicRequest::default().with_name(name("t")).with_partition_indexes(vec![0]);
+        let request = DescribeProducersRequest::default().with_topics(vec![topic]);
+        let mut answer = Raw::connect(node).call(0, &request);
+        let partition = answer.topics.remove(0).partitions.remove(0);
+        assert_eq!(partition.error_code, 0);
+        partition.active_producers.into_iter().next()
+    };
+    for (_, node) in cluster.running() {
+        // A follower has it a little later.
+        at_last("the open transaction", || found(node).filter(|it| it.current_txn_start_offset == 0));
+    }
+    let leader = partitions(&mut Raw::connect(&cluster.nodes[0]), "t").expect("a topic")[0].leader_id.0;
+    let abort = |node: &Broker, coordinator_epoch: i32| {
+        let open = found(node).expect("it has written");
+        let topic = WritableTxnMarkerTopic::default().with_name(name("t")).with_partition_indexes(vec![0]);
+        let marker = WritableTxnMarker::default()
+            .with_producer_id(open.producer_id)
+            .with_producer_epoch(i16::try_from(open.producer_epoch).expect("an epoch"))
+            .with_coordinator_epoch(coordinator_epoch)
+            .with_topics(vec![topic]);
+        let request = WriteTxnMarkersRequest::default().with_markers(vec![marker]);
+        Raw::connect(node).call(1, &request).markers[0].topics[0].partitions[0].error_code
+    };
+    for (index, node) in cluster.running() {
+        let leads = index + 1 == usize::try_from(leader).expect("a node");
+        let expected = if leads { TRANSACTION_COORDINATOR_FENCED } else { NOT_LEADER_OR_FOLLOWER };
+        assert_eq!(abort(node, i32::MAX), expected, "node {}", index + 1);
+    }
+    let node = &cluster.nodes[usize::try_from(leader).expect("a node") - 1];
+    assert_eq!(abort(node, 0), 0);
+    assert_eq!(found(node).expect("it is remembered").current_txn_start_offset, -1);
 }
 
 /// A member of a group that commits, and what was acknowledged of that.

@@ -1,16 +1,17 @@
 //! Three processes under load, one of which the others do not hear, or it not them, or two of which do not hear each
 //! other: what is acknowledged is there, once, in its order. Clients reach all of them all the time.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use kafka_protocol::messages::ProduceRequest;
+use kafka_protocol::messages::create_topics_request::CreatableTopic;
+use kafka_protocol::messages::{CreateTopicsRequest, ProduceRequest};
 
 use super::cluster::{Cluster, KILLS};
 use super::cluster_elections::{NONE, await_all_in_sync, create, described, roles};
 use super::cluster_faults::{TWO_IN_SYNC, load_on};
 use super::harness::batch::Batch;
 use super::harness::client::Client;
-use super::harness::raw::{PRODUCE, Raw, produce};
+use super::harness::raw::{PRODUCE, Raw, name, produce};
 use super::harness::wires::Wires;
 use super::harness::{Broker, eventually};
 
@@ -137,4 +138,40 @@ fn two_that_do_not_hear_each_other_lose_nothing_while_the_third_hears_both() {
     await_all_in_sync(&cluster, "load");
     load.await_progress("when the cut is over");
     load.finish(&client);
+}
+
+/// The code that the node answers with.
+fn make(raw: &mut Raw, topic: &str) -> i16 {
+    let wanted =
+        CreatableTopic::default().with_name(name(topic)).with_num_partitions(1).with_replication_factor(1);
+    let request = CreateTopicsRequest::default().with_topics(vec![wanted]).with_timeout_ms(60_000);
+    raw.call(7, &request).topics[0].error_code
+}
+
+#[test]
+fn a_command_is_not_waited_for_at_a_controller_that_is_cut_off_and_replaced() {
+    const REQUEST_TIMED_OUT: i16 = 7;
+    const TOPIC_ALREADY_EXISTS: i16 = 36;
+    /// What a controller may take for a command.
+    const CALL_MAX: Duration = Duration::from_secs(30);
+    if Broker::is_kafka() {
+        return;
+    }
+    let (cluster, wires) = start();
+    cluster.await_brokers(&[1, 2, 3]);
+    let controller = cluster.controller();
+    let mut asked = Raw::connect(&cluster.nodes[(controller + 1) % 3]);
+    assert_eq!(make(&mut asked, "before"), NONE);
+    cut_off(&wires, controller, Cut::Whole);
+    let since = Instant::now();
+    // It was on its way; whether it has come nobody knows.
+    let code = make(&mut asked, "meanwhile");
+    let waited = since.elapsed();
+    println!("answered with {code} after {waited:?}");
+    assert!([NONE, REQUEST_TIMED_OUT].contains(&code) && waited < CALL_MAX, "{code} after {waited:?}");
+    eventually("the next controller takes it", || {
+        [NONE, TOPIC_ALREADY_EXISTS].contains(&make(&mut asked, "meanwhile")).then_some(())
+    });
+    wires.mend();
+    cluster.await_brokers(&[1, 2, 3]);
 }

@@ -1,9 +1,5 @@
 //! Throttled replication between three processes, as `kafka-reassign-partitions --throttle` sets it and takes it away.
 
-use kafka_protocol::messages::IncrementalAlterConfigsRequest;
-use kafka_protocol::messages::incremental_alter_configs_request::{AlterConfigsResource, AlterableConfig};
-use kafka_protocol::protocol::StrBytes;
-
 use super::admin::metric;
 use super::cluster::Cluster;
 use super::cluster_elections::{await_replicas, create, reassign, under_way};
@@ -13,29 +9,10 @@ use super::harness::{Broker, eventually};
 
 const TOPIC: &str = "throttled";
 const NONE: i16 = 0;
-const BROKER: i8 = 4;
-const SET: i8 = 0;
-const DELETE: i8 = 1;
 /// Of a throttle that lets a request pass in each round of windows, of 1 MiB at most.
 const SLOW: &str = "1000";
 /// Longer than the test lasts.
 const WINDOWS: &[(&str, &str)] = &[("replication.quota.window.size.seconds", "60")];
-
-/// Sets a value of the broker's own, or takes it away.
-fn set_of_broker(node: &Broker, id: i32, name: &str, value: Option<&str>) {
-    let text = |text: &str| StrBytes::from_string(text.to_owned());
-    let config = AlterableConfig::default()
-        .with_name(text(name))
-        .with_config_operation(if value.is_some() { SET } else { DELETE })
-        .with_value(value.map(text));
-    let resource = AlterConfigsResource::default()
-        .with_resource_type(BROKER)
-        .with_resource_name(text(&id.to_string()))
-        .with_configs(vec![config]);
-    let request = IncrementalAlterConfigsRequest::default().with_resources(vec![resource]);
-    let answer = Raw::connect(node).call(1, &request);
-    assert_eq!(answer.responses[0].error_code, NONE, "{name} of broker {id}: {answer:?}");
-}
 
 /// Partition 0 is on brokers 1 and 2, and has 8 MiB, several fetches of a follower.
 fn cluster() -> (Cluster, Client) {
@@ -69,7 +46,11 @@ fn a_leader_holds_back_followers_that_are_not_in_sync() {
     }
     let (cluster, client) = cluster();
     for (index, node) in cluster.running() {
-        set_of_broker(node, index as i32 + 1, "leader.replication.throttled.rate", Some(SLOW));
+        Raw::connect(node).set_broker_config(
+            index as i32 + 1,
+            "leader.replication.throttled.rate",
+            Some(SLOW),
+        );
     }
     let mut raw = Raw::connect(&cluster.nodes[0]);
     raw.set_topic_config(TOPIC, "leader.replication.throttled.replicas", Some("0:1,0:2"));
@@ -79,7 +60,7 @@ fn a_leader_holds_back_followers_that_are_not_in_sync() {
     raw.set_topic_config(TOPIC, "leader.replication.throttled.replicas", None);
     await_replicas(&cluster, TOPIC, &[1, 2, 3]);
     for (index, node) in cluster.running() {
-        set_of_broker(node, index as i32 + 1, "leader.replication.throttled.rate", None);
+        Raw::connect(node).set_broker_config(index as i32 + 1, "leader.replication.throttled.rate", None);
     }
 }
 
@@ -89,7 +70,7 @@ fn a_follower_leaves_out_what_is_throttled_until_the_rate_is_another() {
         return;
     }
     let (cluster, client) = cluster();
-    set_of_broker(&cluster.nodes[2], 3, "follower.replication.throttled.rate", Some(SLOW));
+    Raw::connect(&cluster.nodes[2]).set_broker_config(3, "follower.replication.throttled.rate", Some(SLOW));
     Raw::connect(&cluster.nodes[1]).set_topic_config(
         TOPIC,
         "follower.replication.throttled.replicas",
@@ -98,6 +79,10 @@ fn a_follower_leaves_out_what_is_throttled_until_the_rate_is_another() {
     assert_eq!(reassign(&cluster, TOPIC, Some(&[1, 2, 3])), NONE);
     await_held(&cluster, &client, (2, "kuring_replication_held_follower_total"));
     assert_eq!(metric(&cluster.nodes[0], "kuring_replication_held_leader_total"), 0);
-    set_of_broker(&cluster.nodes[2], 3, "follower.replication.throttled.rate", Some("1000000000"));
+    Raw::connect(&cluster.nodes[2]).set_broker_config(
+        3,
+        "follower.replication.throttled.rate",
+        Some("1000000000"),
+    );
     await_replicas(&cluster, TOPIC, &[1, 2, 3]);
 }

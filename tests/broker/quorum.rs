@@ -62,7 +62,7 @@ fn told_now(node: &Broker) -> Option<DescribeQuorumResponse> {
     (answer.error_code == 0).then_some(answer)
 }
 
-fn quorum_now(node: &Broker) -> Option<PartitionData> {
+pub(super) fn quorum_now(node: &Broker) -> Option<PartitionData> {
     Some(told_now(node)?.topics.remove(0).partitions.remove(0))
 }
 
@@ -72,7 +72,7 @@ fn voter(quorum: &PartitionData, id: i32) -> ReplicaState {
     found.cloned().unwrap_or_else(|| panic!("no voter {id}: {quorum:?}"))
 }
 
-fn ids(replicas: &[ReplicaState]) -> BTreeSet<i32> {
+pub(super) fn ids(replicas: &[ReplicaState]) -> BTreeSet<i32> {
     replicas.iter().map(|replica| replica.replica_id.0).collect()
 }
 

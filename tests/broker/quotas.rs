@@ -23,14 +23,14 @@ use crate::harness::{Broker, PATIENCE, eventually};
 
 const INVALID_REQUEST: i16 = 42;
 const UNSUPPORTED_VERSION: i16 = 35;
-const THROTTLING_QUOTA_EXCEEDED: i16 = 89;
+pub(super) const THROTTLING_QUOTA_EXCEEDED: i16 = 89;
 
 /// Few windows: bursts are short, and over soon.
-const QUICK: [(&str, &str); 2] = [("quota.window.num", "3"), ("controller.quota.window.num", "3")];
+pub(super) const QUICK: [(&str, &str); 2] = [("quota.window.num", "3"), ("controller.quota.window.num", "3")];
 
-type Part<'a> = (&'a str, Option<&'a str>);
+pub(super) type Part<'a> = (&'a str, Option<&'a str>);
 /// A limit of `None` takes the quota away.
-type Op<'a> = (&'a str, Option<f64>);
+pub(super) type Op<'a> = (&'a str, Option<f64>);
 
 fn text(text: &str) -> StrBytes {
     StrBytes::from_string(text.to_owned())
@@ -54,7 +54,7 @@ fn alter(raw: &mut Raw, version: i16, entries: Vec<EntryData>, validate: bool) -
 }
 
 #[track_caller]
-fn set(raw: &mut Raw, parts: &[Part<'_>], ops: &[Op<'_>]) {
+pub(super) fn set(raw: &mut Raw, parts: &[Part<'_>], ops: &[Op<'_>]) {
     assert_eq!(alter(raw, 1, vec![entry(parts, ops)], false), [(0, None)]);
     if Broker::is_kafka() {
         // It answers before its broker knows.
@@ -70,7 +70,12 @@ fn component(kind: &str, match_type: i8, name: Option<&str>) -> ComponentData {
 }
 
 /// Each entity as `type=name,…: key=value,…`, sorted.
-fn described(raw: &mut Raw, version: i16, strict: bool, components: Vec<ComponentData>) -> Vec<String> {
+pub(super) fn described(
+    raw: &mut Raw,
+    version: i16,
+    strict: bool,
+    components: Vec<ComponentData>,
+) -> Vec<String> {
     let request = DescribeClientQuotasRequest::default().with_components(components).with_strict(strict);
     let response = raw.call(version, &request);
     assert_eq!((response.error_code, response.error_message.as_deref()), (0, Some("")));
@@ -429,7 +434,7 @@ fn clients_beyond_those_that_are_measured_apart_are_measured_together() {
 
 /// Sends records of 5,000 bytes to all partitions as fast as it may, as four processes would, and tells what had come
 /// at each of these times.
-fn produced_at<const N: usize>(
+pub(super) fn produced_at<const N: usize>(
     client: &Client,
     topic: &str,
     partitions: i32,

@@ -72,7 +72,7 @@ fn optional(quorum: Result<Quorum, ClientError>) -> Result<Option<Quorum>, Clien
 fn as_text(health: &Health) -> String {
     let mut rows = vec![
         ("cluster", health.cluster_id.clone()),
-        ("controller", health.controller.map_or("none".to_owned(), |id| format!("broker {id}"))),
+        ("controller", controller(health)),
         ("brokers", with_ids(format!("{} alive", health.alive.len()), "fenced", &health.fenced)),
     ];
     if let Some((voters, behind)) = &health.voters {
@@ -84,6 +84,16 @@ fn as_text(health: &Health) -> String {
     }
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     rows.iter().map(|(name, value)| format!("{name:width$}  {value}\n")).collect()
+}
+
+/// Who it is, which need not be a broker.
+fn controller(health: &Health) -> String {
+    let is_broker = |id: &BrokerId| health.alive.contains(id) || health.fenced.contains(id);
+    match health.controller {
+        None => "none".to_owned(),
+        Some(id) if is_broker(&id) => format!("broker {id}"),
+        Some(id) => format!("node {id}"),
+    }
 }
 
 fn lists(health: &Health) -> [(&'static str, &[TopicPartition]); 5] {

@@ -1,4 +1,4 @@
-//! The properties of a node among others. Internal until clusters are offered: [`super::super::cluster`].
+//! The properties of a node among others. What is made of them: [`super::super::cluster`].
 
 use super::p;
 use crate::config::define::{Definition, Importance, Kind, Valid};
@@ -9,15 +9,13 @@ use Valid::{Any, AtLeast, Between};
 /// All of them.
 pub(super) static CLUSTER: &[Definition] = &[
     p(
-        "kuring.cluster.unfinished",
+        "controller.quorum.auto.join.enable",
         Boolean,
         Some("false"),
         Any,
         High,
-        "Forms the cluster of controller.quorum.voters with what is there of it: metadata and \
-         partitions are replicated, and not all of it is finished. For kuring's own tests.",
-    )
-    .internal(),
+        "A controller that has no vote asks for one when it has all of the metadata log. Where voters come and go alone.",
+    ),
     p(
         "kuring.peers.secret.file",
         String,
@@ -25,8 +23,7 @@ pub(super) static CLUSTER: &[Definition] = &[
         Any,
         High,
         "A file that only kuring's user may read, with the secret of all nodes: 32 bytes or more.",
-    )
-    .internal(),
+    ),
     p(
         "kuring.peers.plaintext",
         Boolean,
@@ -34,8 +31,16 @@ pub(super) static CLUSTER: &[Definition] = &[
         Any,
         High,
         "Nodes believe each other without a secret: everyone in the network is trusted.",
-    )
-    .internal(),
+    ),
+    p(
+        "kuring.controller.clients.plaintext",
+        Boolean,
+        Some("false"),
+        Any,
+        High,
+        "Kafka's tools (--bootstrap-controller) reach this controller from other machines, too, and nobody asks who they \
+         are. Without it they reach it from its own machine or, where kuring.peers.plaintext is set, from everywhere.",
+    ),
     p(
         "kuring.quorum.failover.ms",
         Int,
@@ -43,8 +48,7 @@ pub(super) static CLUSTER: &[Definition] = &[
         Between(300, 60_000),
         High,
         "A lost controller is replaced within about this time. Less makes more elections by mistake.",
-    )
-    .internal(),
+    ),
     p(
         "broker.session.timeout.ms",
         Int,
@@ -52,8 +56,7 @@ pub(super) static CLUSTER: &[Definition] = &[
         AtLeast(1),
         Medium,
         "A broker of a cluster that is not heard of for so long is fenced: others lead.",
-    )
-    .internal(),
+    ),
     p(
         "broker.heartbeat.interval.ms",
         Int,
@@ -61,8 +64,7 @@ pub(super) static CLUSTER: &[Definition] = &[
         AtLeast(1),
         Medium,
         "How often a broker of a cluster says that it is there.",
-    )
-    .internal(),
+    ),
     p(
         "initial.broker.registration.timeout.ms",
         Int,
@@ -70,8 +72,7 @@ pub(super) static CLUSTER: &[Definition] = &[
         AtLeast(1),
         Medium,
         "How long the start of a broker waits for a controller that takes its registration.",
-    )
-    .internal(),
+    ),
     p(
         "replica.lag.time.max.ms",
         Int,
@@ -79,8 +80,7 @@ pub(super) static CLUSTER: &[Definition] = &[
         AtLeast(1),
         High,
         "A follower that has not had all of its leader's records for so long is out of sync.",
-    )
-    .internal(),
+    ),
     p(
         "replica.fetch.wait.max.ms",
         Int,
@@ -88,8 +88,7 @@ pub(super) static CLUSTER: &[Definition] = &[
         Any,
         High,
         "How long a leader waits for something to send to a follower; at most replica.lag.time.max.ms.",
-    )
-    .internal(),
+    ),
     p(
         "auto.leader.rebalance.enable",
         Boolean,
@@ -97,8 +96,7 @@ pub(super) static CLUSTER: &[Definition] = &[
         Any,
         High,
         "The controller of a cluster has the first replicas lead again, where others do.",
-    )
-    .internal(),
+    ),
     p(
         "leader.imbalance.check.interval.seconds",
         Long,
@@ -106,8 +104,7 @@ pub(super) static CLUSTER: &[Definition] = &[
         AtLeast(1),
         High,
         "How often the controller looks for partitions that are not led by their first replicas.",
-    )
-    .internal(),
+    ),
     p(
         "unclean.leader.election.interval.ms",
         Long,
@@ -115,6 +112,5 @@ pub(super) static CLUSTER: &[Definition] = &[
         AtLeast(1),
         Medium,
         "How often the controller looks for partitions without a leader where unclean.leader.election.enable is true.",
-    )
-    .internal(),
+    ),
 ];

@@ -29,8 +29,7 @@ pub(super) static SERVER: &[Definition] = &[
         None,
         OneOf(&["broker", "controller"]),
         High,
-        "What this process is. kuring runs both roles in one process; a node with only one of them needs a \
-         cluster, which this version does not form.",
+        "What this process is: a broker, a controller, or both in one process.",
     ),
     p(
         "broker.rack",
@@ -55,8 +54,7 @@ pub(super) static SERVER: &[Definition] = &[
         None,
         Any,
         High,
-        "The listeners that are for controllers. Their traffic does not exist on a single node, so kuring \
-         does not open them yet.",
+        "The listeners that are for controllers. A node alone has no use for them and does not open them.",
     ),
     p(
         "controller.quorum.voters",
@@ -64,7 +62,7 @@ pub(super) static SERVER: &[Definition] = &[
         Some(""),
         Any,
         High,
-        "The controllers as id@host:port. For the present it may name this node only.",
+        "The controllers as id@host:port.",
     ),
     p(
         "controller.quorum.bootstrap.servers",
@@ -72,7 +70,7 @@ pub(super) static SERVER: &[Definition] = &[
         Some(""),
         Any,
         High,
-        "Where controllers are found, as host:port. For the present it may name this node only.",
+        "Where controllers are found, as host:port, when controller.quorum.voters is empty.",
     ),
     p(
         "log.dir",
@@ -547,7 +545,7 @@ pub(super) static SERVER: &[Definition] = &[
     p(
         "kuring.log.level",
         String,
-        Some("info,openraft=warn"),
+        Some("info,openraft=error"),
         Any,
         Low,
         "Which lines the log has, as a filter of tracing's env-filter; the variable RUST_LOG overrides it.",

@@ -122,8 +122,7 @@ pub static TOPIC: &[TopicConfig] = &[
         "",
         ThrottledReplicas,
         "The replicas whose replication is throttled on the follower's side, as partition:broker pairs or *.",
-    )
-    .no_effect(),
+    ),
     t(
         "index.interval.bytes",
         Int,
@@ -152,8 +151,7 @@ pub static TOPIC: &[TopicConfig] = &[
         "",
         ThrottledReplicas,
         "The replicas whose replication is throttled on the leader's side, as partition:broker pairs or *.",
-    )
-    .no_effect(),
+    ),
     t("local.retention.bytes", Long, "-2", AtLeast(-2), TIERED).like("log.local.retention.bytes").no_effect(),
     t("local.retention.ms", Long, "-2", AtLeast(-2), TIERED).like("log.local.retention.ms").no_effect(),
     t(

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -18,10 +19,12 @@ use super::SocketOptions;
 use super::gathering::{Gathered, Gathering, Rest};
 use super::listener::{local_addr, peer_addr};
 use crate::io::chunk::ReceiveBuffer;
-use crate::io::runtime::{Interest, Readiness, give_way, watch};
+use crate::io::runtime::{Interest, Readiness, give_way, sleep, watch};
 
 /// After so much the other tasks go first: it takes some 100 µs.
 const SENT_PER_TURN_BYTES: usize = 256 * 1024;
+/// Between two looks at the first bytes of a connection that have not all come.
+const PEEK_PAUSE: Duration = Duration::from_millis(5);
 /// The kernel takes at most this many slices per call (`IOV_MAX`).
 const SLICES_PER_CALL_MAX: usize = 1024;
 
@@ -114,6 +117,31 @@ impl Socket {
         self.shared.local
     }
 
+    /// Waits until `first` is full of what the peer has sent, which stays to be received; how much of it there was before
+    /// the peer ended. Bound it: a peer may send less and stay.
+    pub async fn peek(&self, first: &mut [u8]) -> io::Result<usize> {
+        let readable = watch(self.shared.as_fd(), Interest::Readable);
+        loop {
+            let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+            match rustix::net::recv(&*self.shared, &mut *first, flags) {
+                Ok((_, bytes)) if bytes == 0 || bytes == first.len() => return Ok(bytes),
+                // It stays readable, so nothing tells that more has come.
+                Ok(_) => sleep(PEEK_PAUSE).await,
+                Err(Errno::AGAIN) => {
+                    readable.is_drained();
+                    poll_fn(|cx| readable.poll_ready(cx)).await?;
+                }
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// As [`SocketReader::hand_over`].
+    pub fn hand_over(&self) -> io::Result<OwnedFd> {
+        self.shared.hand_over()
+    }
+
     /// The connection is shut down and closed when both halves and all closers are gone.
     pub fn split(self) -> (SocketReader, SocketWriter) {
         let reader = SocketReader { gathered: None, readiness: None, shared: self.shared.clone() };
@@ -187,9 +215,7 @@ impl SocketReader {
     /// Another descriptor of the connection, to [`Socket::adopt`] it on another shard. From then on dropping the
     /// halves and closers leaves the connection open: receive and send no more on them.
     pub fn hand_over(&self) -> io::Result<OwnedFd> {
-        let descriptor = rustix::io::fcntl_dupfd_cloexec(&*self.shared, 0)?;
-        self.shared.moved.set(true);
-        Ok(descriptor)
+        self.shared.hand_over()
     }
 
     pub fn peer_addr(&self) -> SocketAddr {
@@ -310,6 +336,12 @@ impl SocketCloser {
 }
 
 impl Shared {
+    fn hand_over(&self) -> io::Result<OwnedFd> {
+        let descriptor = rustix::io::fcntl_dupfd_cloexec(self, 0)?;
+        self.moved.set(true);
+        Ok(descriptor)
+    }
+
     fn poll_receive(
         &self,
         cx: &mut Context<'_>,

@@ -164,6 +164,18 @@ impl Raw {
     #[track_caller]
     pub fn set_topic_config(&mut self, topic: &str, name: &str, value: Option<&str>) {
         const TOPIC: i8 = 2;
+        self.set_config((TOPIC, topic), name, value);
+    }
+
+    /// The same of a broker.
+    #[track_caller]
+    pub fn set_broker_config(&mut self, id: i32, name: &str, value: Option<&str>) {
+        const BROKER: i8 = 4;
+        self.set_config((BROKER, &id.to_string()), name, value);
+    }
+
+    #[track_caller]
+    fn set_config(&mut self, (kind, of): (i8, &str), name: &str, value: Option<&str>) {
         const SET: i8 = 0;
         const DELETE: i8 = 1;
         let text = |text: &str| StrBytes::from_string(text.to_owned());
@@ -172,12 +184,12 @@ impl Raw {
             .with_config_operation(if value.is_some() { SET } else { DELETE })
             .with_value(value.map(text));
         let resource = AlterConfigsResource::default()
-            .with_resource_type(TOPIC)
-            .with_resource_name(text(topic))
+            .with_resource_type(kind)
+            .with_resource_name(text(of))
             .with_configs(vec![config]);
         let request = IncrementalAlterConfigsRequest::default().with_resources(vec![resource]);
         let response = self.call(1, &request);
-        assert_eq!(response.responses[0].error_code, 0, "{name} of {topic}");
+        assert_eq!(response.responses[0].error_code, 0, "{name} of {of}: {response:?}");
     }
 
     /// A new producer id, at epoch 0.

@@ -4,12 +4,13 @@
 use std::collections::BTreeSet;
 
 use kuring::base::{BrokerEpoch, ProducerId};
-use kuring::metadata::{AlterIsr, AlterPartition, Command, Refusal, Response};
-use kuring::partition::{AlteredIsr, IsrProposal};
+use kuring::metadata::{Command, Refusal, Response};
+use kuring::partition::IsrProposal;
 use kuring::replica::{Effect, Lifecycle};
-use kuring::shard::PartitionKey;
+use kuring::shard::{PartitionKey, isr};
 
 use super::broker::{Broker, Context, HEARTBEAT};
+use super::coordinating::IdFor;
 use super::messages::{Attempt, Message, Place};
 use super::planted::Planted;
 use super::replica::Answers;
@@ -94,16 +95,7 @@ impl Broker {
         if proposals.is_empty() {
             return;
         }
-        let wanted = proposals.iter().map(|(key, proposal)| AlterIsr {
-            topic: key.topic,
-            index: key.partition,
-            leader_epoch: proposal.leader_epoch,
-            partition_epoch: proposal.partition_epoch,
-            isr: proposal.isr.clone(),
-            recovering: false,
-        });
-        let partitions = wanted.collect();
-        let command = Command::AlterPartition(AlterPartition { broker: self.id, epoch, partitions });
+        let command = Command::AlterPartition(isr::request_of(self.id, epoch, &proposals));
         self.proposing =
             Pending { attempt: self.ask(command, cx), until: cx.time + ANSWER_TIME_US, proposals };
     }
@@ -156,17 +148,10 @@ impl Broker {
             self.proposing.until = cx.time + AGAIN_AFTER_US;
             return;
         };
+        let isr::Decided { again, altered } = isr::decided(proposals, response.partitions_altered());
+        self.proposals.extend(again);
         let mut answers = Answers::new();
-        for ((key, proposal), answer) in proposals.into_iter().zip(response.partitions_altered()) {
-            if answer.as_ref().is_err_and(|code| !IsrProposal::is_decided_by(*code)) {
-                self.proposals.push((key, proposal));
-                continue;
-            }
-            let answer = answer.map(|altered| AlteredIsr {
-                leader_epoch: altered.leader_epoch,
-                partition_epoch: altered.partition_epoch,
-                isr: altered.isr.to_vec(),
-            });
+        for (key, proposal, answer) in altered {
             if let Some(replica) = self.replicas.get_mut(&key) {
                 replica.partition.isr_altered(&proposal, answer, cx.now, &mut answers);
             }
@@ -175,18 +160,21 @@ impl Broker {
     }
 
     pub fn init_producer(&mut self, from: Place, cx: &mut Context<'_>) {
-        if !self.wait_for_ids.contains(&from) {
-            self.wait_for_ids.push(from);
+        if !self.wait_for_ids.contains(&IdFor::Client(from)) {
+            self.wait_for_ids.push(IdFor::Client(from));
         }
         self.give_ids(cx);
     }
 
-    fn give_ids(&mut self, cx: &mut Context<'_>) {
+    pub fn give_ids(&mut self, cx: &mut Context<'_>) {
         while let Some(to) = self.wait_for_ids.first().copied() {
             let Some(id) = self.ids.take() else { return };
             self.wait_for_ids.remove(0);
             cx.checker.given_out(id);
-            cx.send(to, Message::ProducerIs(id));
+            match to {
+                IdFor::Client(to) => cx.send(to, Message::ProducerIs(id)),
+                IdFor::Coordinator(ticket) => self.give_id_to(ticket, id, cx),
+            }
         }
     }
 }

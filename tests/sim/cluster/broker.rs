@@ -8,25 +8,26 @@ use std::time::Duration;
 use kuring::base::clock::Now;
 use kuring::base::random::Random;
 use kuring::base::{BrokerEpoch, BrokerId, Offset, TopicPartition};
-use kuring::config::{Durability, LogConfig};
+use kuring::config::{CleanupPolicy, Durability, LogConfig};
 use kuring::io::mem::MemFiles;
 use kuring::log::{Checkpoint, FoundPartition, Gaps, Log, LogContext, LogDir, OpenOptions};
 use kuring::metadata::{ConfigResource, Image, PartitionImage, RegisterBroker, TopicImage, own_features};
-use kuring::partition::{AlteredIsr, AppendFailure, Assignment, Brokers, IsrProposal, Partition};
+use kuring::partition::{AlteredIsr, AppendFailure, Brokers, IsrProposal, Partition};
 use kuring::raft::ProducerIds;
 use kuring::replica::Lifecycle;
-use kuring::shard::PartitionKey;
+use kuring::shard::{PartitionKey, roles};
 use kuring::wire::ErrorCode;
 use uuid::Uuid;
 
 use super::asking::Pending;
 use super::checker::Checker;
+use super::coordinating::{Coordinating, IdFor};
 use super::fetching::{Parked, Source};
-use super::messages::{Attempt, Message, Place};
+use super::messages::{Attempt, Message, Place, Purpose};
 use super::planted::Planted;
 use super::quorum::CLUSTER;
 use super::replica::{Answers, Replica};
-use super::world::key_of;
+use super::world::{STATE_TOPIC, key_of};
 use crate::home::text;
 
 pub const LAG_MAX: Duration = Duration::from_millis(700);
@@ -77,7 +78,8 @@ pub struct Broker {
     pub(super) proposing: Pending,
     pub(super) allocating: Pending,
     pub(super) ids: ProducerIds,
-    pub(super) wait_for_ids: Vec<Place>,
+    pub(super) wait_for_ids: Vec<IdFor>,
+    pub(super) coordinating: Coordinating,
     attempts: u64,
     sweep_at: u64,
     checkpoint_at: u64,
@@ -91,6 +93,7 @@ impl Broker {
         id: BrokerId,
         incarnation: u128,
         durability: Durability,
+        now: Now,
     ) -> Result<Self, String> {
         let (dir, found) = LogDir::open(files.clone(), Path::new("/data"), CLUSTER, id).map_err(text)?;
         for deleted in &found.deleted {
@@ -129,6 +132,7 @@ impl Broker {
             allocating: Pending::default(),
             ids: ProducerIds::default(),
             wait_for_ids: Vec::new(),
+            coordinating: Coordinating::new(now),
             attempts: 0,
             sweep_at: 0,
             checkpoint_at: 0,
@@ -160,6 +164,9 @@ impl Broker {
             if !is_slow || cx.random.below(8) == 0 {
                 let wants_flush = cx.random.below(60) == 0;
                 replica.advance_jobs(cx.now, wants_flush, &mut answers)?;
+                if replica.partition.config().cleanup_policy.compact {
+                    cx.checker.cleaned += replica.advance_clean(cx.now)?;
+                }
             }
         }
         self.answer(answers, cx);
@@ -167,7 +174,12 @@ impl Broker {
         if self.sweep_at <= cx.time {
             self.sweep_at = cx.time + SWEEP_US;
             self.shrink(cx);
+            for replica in self.replicas.values_mut() {
+                let high_watermark = replica.partition.high_watermark();
+                replica.partition.log_mut().enforce_retention(high_watermark, cx.now);
+            }
         }
+        self.transactions_tick(cx);
         if self.checkpoint_at <= cx.time {
             self.checkpoint_at = cx.time + CHECKPOINT_US;
             self.write_checkpoints(None)?;
@@ -206,6 +218,8 @@ impl Broker {
             return Ok(());
         }
         let is_first = self.image.version() == 0;
+        self.expect(image, cx);
+        self.hurry_markers(cx);
         self.image = image.clone();
         let alive = image.brokers().filter(|broker| broker.serves());
         self.brokers.set_alive(alive.map(|broker| (broker.id, broker.epoch)));
@@ -255,24 +269,17 @@ impl Broker {
         Ok(())
     }
 
-    /// As the shard's `take_role`.
+    /// As the shard's method of this name.
     pub fn take_role(&mut self, key: PartitionKey, image: &PartitionImage, cx: &mut Context<'_>) {
         let Some(replica) = self.replicas.get_mut(&key) else { return };
         if replica.leaves_at.is_some() {
             return;
         }
-        let assignment = Assignment {
-            leader: image.leader,
-            leader_epoch: image.leader_epoch,
-            partition_epoch: image.partition_epoch,
-            replicas: &image.replicas,
-            isr: &image.isr,
-        };
+        let assignment = roles::assignment(image);
         let mut answers = Answers::new();
         replica.partition.assign(&assignment, &self.brokers, cx.now, &mut answers);
         let (leads, epoch) = (replica.partition.is_leader(), replica.partition.leader_epoch());
-        let is_mine = image.replicas.contains(&self.id);
-        let leader = image.leader.filter(|leader| is_mine && !leads && *leader != self.id);
+        let leader = roles::followed(image, self.id, leads);
         replica.follows = leader.map(|leader| (leader, epoch));
         self.answer(answers, cx);
     }
@@ -352,26 +359,32 @@ impl Broker {
     }
 
     /// `made`: a partition that is about to be.
-    pub fn write_checkpoints(&self, made: Option<&TopicPartition>) -> Result<(), String> {
+    pub fn write_checkpoints(&mut self, made: Option<&TopicPartition>) -> Result<(), String> {
         let (mut points, mut waters, mut starts) = (Vec::new(), Vec::new(), Vec::new());
-        for replica in self.replicas.values() {
+        let mut cleaned = Vec::new();
+        for replica in self.replicas.values_mut() {
+            let point = replica.log().recovery_point_to_save();
+            replica.saved = point.unwrap_or(Offset::ZERO);
             let log = replica.log();
             let name = || log.topic_partition().clone();
-            points.extend(log.recovery_point_to_save().map(|point| (name(), point)));
+            points.extend(point.map(|point| (name(), point)));
             waters.push((name(), replica.partition.high_watermark()));
             starts.push((name(), log.log_start()));
+            cleaned.extend(log.cleaned().map(|cleaned| (name(), cleaned)));
         }
         for found in &self.found {
             let name = || found.topic_partition.clone();
             points.extend((found.gaps == Gaps::BelowRecoveryPoint).then(|| (name(), found.recovery_point)));
             waters.push((name(), found.high_watermark));
             starts.push((name(), found.log_start));
+            cleaned.extend(found.cleaned.map(|cleaned| (name(), cleaned)));
         }
         points.extend(made.map(|name| (name.clone(), Offset::ZERO)));
         let all = [
             (Checkpoint::RecoveryPoint, points),
             (Checkpoint::HighWatermark, waters),
             (Checkpoint::LogStart, starts),
+            (Checkpoint::Cleaner, cleaned),
         ];
         all.iter().try_for_each(|(kind, entries)| self.dir.write_checkpoint(*kind, entries).map_err(text))
     }
@@ -392,14 +405,29 @@ impl Broker {
         }
     }
 
-    /// Tells producers what has become of their batches.
+    /// Tells whoever waits what has become of their batches.
     pub fn answer(&mut self, answers: Answers, cx: &mut Context<'_>) {
         for answer in answers {
             let result = answer.result.map_err(|failure| match failure {
                 AppendFailure::Code(code) => code,
                 AppendFailure::Records(_) => ErrorCode::CorruptMessage,
             });
-            cx.send(Place::Client(answer.token.client), Message::Produced { token: answer.token, result });
+            match answer.token {
+                Purpose::Batch(token) => {
+                    cx.send(Place::Client(token.client), Message::Produced { token, result });
+                }
+                Purpose::State(index, ticket) => {
+                    if let (Ok(appended), Some(topic)) = (&result, self.image.topic(STATE_TOPIC))
+                        && cx.planted != Some(Planted::StateNotAwaited)
+                    {
+                        cx.checker.state_written(key_of(topic, index), appended.last);
+                    }
+                    self.state_appended(ticket, result.map(|_| ()));
+                }
+                Purpose::Marker { to, attempt } => {
+                    cx.send(to, Message::MarkerWritten { attempt, result: result.map(|_| ()) });
+                }
+            }
         }
     }
 }
@@ -408,9 +436,15 @@ fn log_config(image: &Image, topic: &TopicImage) -> Arc<LogConfig> {
     let settings = image.overrides(&ConfigResource::Topic(topic.name.clone()));
     let number =
         |name: &str, default: i64| settings.get(name).and_then(|value| value.parse().ok()).unwrap_or(default);
+    // The coordinators' topic is compacted; its segments are short, so that there is something to do.
+    let is_state = *topic.name == *STATE_TOPIC;
+    let segment_bytes = if is_state { 900 } else { number("segment.bytes", 4000) };
     Arc::new(LogConfig {
-        segment_bytes: number("segment.bytes", 4000) as u32,
+        segment_bytes: segment_bytes as u32,
+        cleanup_policy: CleanupPolicy { compact: is_state, delete: !is_state },
+        min_cleanable_dirty_ratio: 0.01,
         index_interval_bytes: 300,
+        retention_bytes: number("retention.bytes", -1),
         min_insync_replicas: number("min.insync.replicas", 2) as i32,
         ..LogConfig::default()
     })

@@ -7,6 +7,7 @@ use kuring::base::{BrokerId, LeaderEpoch, Offset, ProducerId};
 use kuring::metadata::{ConfigResource, Image, PartitionImage, TopicImage};
 use kuring::shard::PartitionKey;
 
+use super::ledger::Ledger;
 use super::world::key_of;
 
 /// A record: its producer's number, and how many that one wrote before.
@@ -17,6 +18,14 @@ pub type Value = (u64, u64);
 pub struct History {
     /// Acknowledged to its producer, or read by a consumer.
     pub committed: BTreeMap<i64, Value>,
+    /// The end of what a coordinator was told is committed here.
+    state_end: i64,
+    /// What leaders have come to know to be committed.
+    pub known_end: Offset,
+    /// Operators had records deleted up to here, by the leader's word.
+    pub deleted_to: i64,
+    /// Its log is bounded by its settings, too.
+    pub is_bounded: bool,
     /// A replica was made leader that may lack records, as the topic's settings say: what was committed is not any more.
     pub is_unclean: bool,
     high_watermarks: BTreeMap<LeaderEpoch, Offset>,
@@ -24,9 +33,14 @@ pub struct History {
 }
 
 impl History {
+    /// Something of it may have been deleted.
+    pub fn is_cut_off(&self) -> bool {
+        self.deleted_to > 0 || self.is_bounded
+    }
+
     /// The end of what must not be lost.
     pub fn committed_end(&self) -> i64 {
-        self.committed.last_key_value().map_or(0, |(last, _)| last + 1)
+        self.committed.last_key_value().map_or(0, |(last, _)| last + 1).max(self.state_end)
     }
 }
 
@@ -34,6 +48,12 @@ impl History {
 pub struct Checker {
     pub partitions: BTreeMap<PartitionKey, History>,
     producer_ids: BTreeSet<ProducerId>,
+    pub ledger: Ledger,
+    /// Times that a follower has served a consumer, and that one began its log anew.
+    pub followers_served: usize,
+    pub begun_anew: usize,
+    /// Times that a compacted log was cleaned.
+    pub cleaned: usize,
     pub failure: Option<String>,
     pub records: usize,
     pub elections: usize,
@@ -69,6 +89,24 @@ impl Checker {
     pub fn acknowledged(&mut self, key: PartitionKey, first: Offset, values: &[Value]) {
         self.records += values.len();
         self.committed(key, (first.0..).zip(values.iter().copied()), "acknowledged");
+    }
+
+    /// A coordinator's record is there for good.
+    pub fn state_written(&mut self, key: PartitionKey, last: Offset) {
+        let end = &mut self.history(key).state_end;
+        *end = (*end).max(last.0 + 1);
+    }
+
+    /// A consumer that wants committed transactions alone has read these.
+    pub fn read_committed(&mut self, key: PartitionKey, values: impl Iterator<Item = Value>) {
+        if self.history(key).is_unclean {
+            return;
+        }
+        for value in values {
+            if let Err(wrong) = self.ledger.read(value) {
+                self.fail(wrong);
+            }
+        }
     }
 
     /// A leader shows consumers what lies below `high_watermark`.
@@ -168,5 +206,7 @@ impl Checker {
         let history = self.history(key);
         history.is_unclean = true;
         history.committed.clear();
+        history.state_end = 0;
+        history.known_end = Offset(i64::MAX);
     }
 }

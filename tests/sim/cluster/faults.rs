@@ -1,6 +1,6 @@
 //! What goes wrong in a run, and what operators do meanwhile: all by chance.
 
-use kuring::base::{BrokerId, PartitionIndex};
+use kuring::base::{BrokerId, Offset, PartitionIndex};
 use kuring::config::Durability;
 use kuring::io::mem::Crash;
 use kuring::metadata::{
@@ -9,7 +9,7 @@ use kuring::metadata::{
 };
 
 use super::planted::Planted;
-use super::world::{MS, Plan, SECOND, TOPIC, World};
+use super::world::{MS, Plan, SECOND, STATE_TOPIC, TOPIC, World};
 
 /// The plan that a seed makes.
 pub fn plan(seed: u64, planted: Option<Planted>) -> Plan {
@@ -23,6 +23,9 @@ pub fn plan(seed: u64, planted: Option<Planted>) -> Plan {
         replicas: 3,
         isr_min: 2,
         producers: 1 + random.below(2) as usize,
+        transactional_ids: 1 + random.below(2) as usize,
+        reads_followers: random.below(4) > 0,
+        deletes: random.below(2) == 0 || planted.is_some_and(Planted::is_of_deletions),
         planted,
     }
 }
@@ -63,7 +66,9 @@ impl World {
             70..74 => self.nodes[node].is_slow = !self.nodes[node].is_slow,
             74..77 => self.quorum.depose(),
             77..85 => self.elect(),
-            85..95 => self.reassign(),
+            85..92 => self.reassign(),
+            92..95 => self.configure(),
+            _ if self.plan.deletes => self.delete(),
             _ => self.configure(),
         }
     }
@@ -108,23 +113,29 @@ impl World {
         }
     }
 
-    fn any_partition(&mut self) -> PartitionIndex {
-        PartitionIndex(self.random.below(self.plan.partitions as u64) as i32)
+    fn any_partition(&mut self) -> (String, PartitionIndex) {
+        let state = self.quorum.image().topic(STATE_TOPIC).map_or(0, |topic| topic.partitions.len());
+        let any = self.random.below(self.plan.partitions as u64 + state as u64) as i32;
+        match any - self.plan.partitions {
+            ..0 => (TOPIC.to_owned(), PartitionIndex(any)),
+            any => (STATE_TOPIC.to_owned(), PartitionIndex(any)),
+        }
     }
 
     fn elect(&mut self) {
-        let kind = match self.plan.is_unclean && self.random.below(2) == 0 {
+        let (topic, index) = self.any_partition();
+        // What coordinators wrote is never given up.
+        let kind = match self.plan.is_unclean && topic == TOPIC && self.random.below(2) == 0 {
             true => ElectionKind::Unclean,
             false => ElectionKind::Preferred,
         };
-        let index = self.any_partition();
-        let topics = vec![(TOPIC.to_owned(), vec![index])];
+        let topics = vec![(topic, vec![index])];
         // It may find nobody to ask, or be refused.
         let _ = self.admin(Command::ElectLeaders(ElectLeaders { kind, topics }));
     }
 
     fn reassign(&mut self) {
-        let index = self.any_partition();
+        let (topic, index) = self.any_partition();
         let mut nodes: Vec<i32> = (0..self.nodes.len() as i32).collect();
         let count = 2 + self.random.below(2) as usize;
         let mut replicas = Vec::new();
@@ -134,14 +145,36 @@ impl World {
         }
         let replicas = (self.random.below(4) > 0).then_some(replicas);
         let wanted = Reassignment { index, replicas };
-        let topics = vec![(TOPIC.to_owned(), vec![wanted])];
+        let topics = vec![(topic, vec![wanted])];
         let _ =
             self.admin(Command::AlterReassignments(AlterReassignments { may_change_factor: true, topics }));
     }
 
     fn configure(&mut self) {
+        if self.plan.deletes && self.random.below(4) == 0 {
+            for (key, _) in self.partitions() {
+                self.checker.history(key).is_bounded = true;
+            }
+            let value = ["-1", "3000", "12000"][self.random.below(3) as usize];
+            return self.set_config("retention.bytes", value);
+        }
         let value = ["1500", "4000", "20000"][self.random.below(3) as usize];
         self.set_config("segment.bytes", value);
+    }
+
+    /// Records go up to somewhere, mostly below what is committed.
+    fn delete(&mut self) {
+        let found = self.partitions().into_iter().filter(|(key, _)| self.is_data(*key));
+        let found: Vec<_> = found.collect();
+        let (key, partition) = &found[self.random.below(found.len() as u64) as usize];
+        let Some(leader) = partition.leader else { return };
+        let committed = self.checker.history(*key).committed_end();
+        let offset = match self.random.below(4) {
+            0 => -1,
+            1 => committed + self.random.below(10) as i64,
+            _ => self.random.below(committed as u64 + 1) as i64,
+        };
+        self.delete_records(*key, leader.0 as usize, Offset(offset));
     }
 
     pub fn set_config(&mut self, name: &str, value: &str) {

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use kuring::base::{BrokerEpoch, BrokerId, LeaderEpoch};
+use kuring::base::{BrokerEpoch, BrokerId, LeaderEpoch, Offset};
+use kuring::log::Claim;
 use kuring::partition::{Acks, Cut, FollowerFetch, IsrProposal, NotFollowed, QueuedAppend, Waterline};
 use kuring::replica::{Fetcher, Step, Task};
 use kuring::shard::PartitionKey;
@@ -12,15 +13,18 @@ use kuring::wire::fetch::{FetchAnswer, FetchPartition, FetchRequest, FetchedSlic
 use kuring::wire::parts::TopicRef;
 
 use super::broker::{Broker, Context};
-use super::messages::{Attempt, Message, Place, Token};
+use super::entries::entries;
+use super::messages::{Attempt, Consumed, Message, OfTransaction, Place, Purpose, Reading, Token};
 use super::planted::Planted;
-use super::replica::{Answers, Asked, Progress, failed};
+use super::replica::{Answers, Asked, Progress, Replica, failed};
 
 /// A fetch without an answer is given up, and its connection with it.
 const FETCH_TIME_US: u64 = 900_000;
 const PAUSE_US: u64 = 50_000;
 /// How long a leader lets a fetch wait for news.
 const WAIT_US: u64 = 500_000;
+/// Bytes of a consumer's answer.
+const CONSUMED_BYTES: u32 = 800;
 /// Bytes of one partition in an answer at most.
 const ANSWER_BYTES: u64 = 2_500;
 
@@ -47,18 +51,32 @@ impl Broker {
     pub fn produce(
         &mut self,
         token: Token,
-        records: bytes::Bytes,
+        (records, transaction): (bytes::Bytes, Option<OfTransaction>),
         cx: &mut Context<'_>,
     ) -> Result<(), String> {
-        let refuse = |cx: &mut Context<'_>, code| {
-            cx.send(Place::Client(token.client), Message::Produced { token, result: Err(code) });
-            Ok(())
-        };
+        match transaction {
+            Some(transaction) => self.produce_in_transaction((token, records), transaction, cx),
+            None => self.append_batch(token, records, Claim::Unchecked, cx),
+        }
+    }
+
+    pub fn refuse(&mut self, token: Token, code: ErrorCode, cx: &mut Context<'_>) -> Result<(), String> {
+        cx.send(Place::Client(token.client), Message::Produced { token, result: Err(code) });
+        Ok(())
+    }
+
+    pub fn append_batch(
+        &mut self,
+        token: Token,
+        records: bytes::Bytes,
+        claim: Claim,
+        cx: &mut Context<'_>,
+    ) -> Result<(), String> {
         let Some(replica) = self.replicas.get_mut(&token.key) else {
-            return refuse(cx, ErrorCode::UnknownTopicOrPartition);
+            return self.refuse(token, ErrorCode::UnknownTopicOrPartition, cx);
         };
         if replica.partition.check_leader_epoch(LeaderEpoch::NONE).is_err() {
-            return refuse(cx, ErrorCode::NotLeaderOrFollower);
+            return self.refuse(token, ErrorCode::NotLeaderOrFollower, cx);
         }
         let acks = match cx.planted {
             Some(Planted::AcknowledgedEarly) => Acks::Leader,
@@ -69,8 +87,8 @@ impl Broker {
             produce_version: 12,
             acks,
             origin: kuring::log::Origin::Client,
-            claim: kuring::log::Claim::Unchecked,
-            token,
+            claim,
+            token: Purpose::Batch(token),
         });
         let mut answers = Answers::new();
         replica.turn(cx.now, &mut answers)?;
@@ -78,28 +96,96 @@ impl Broker {
         self.wake_parked(cx)
     }
 
+    /// Has the checker know what is committed by the word of those that lead.
+    pub fn tell_known(&self, cx: &mut Context<'_>) {
+        for (key, replica) in self.replicas.iter().filter(|(_, replica)| replica.partition.is_leader()) {
+            let known_end = &mut cx.checker.history(*key).known_end;
+            *known_end = replica.partition.high_watermark().max(*known_end);
+        }
+    }
+
+    /// A consumer's fetch.
     pub fn consume(
         &mut self,
-        from: Place,
-        attempt: Attempt,
-        (key, part): (PartitionKey, FetchPartition),
+        (from, attempt): (Place, Attempt),
+        (key, part, reading): (PartitionKey, FetchPartition, Reading),
         cx: &mut Context<'_>,
     ) -> Result<(), String> {
-        let asked =
-            Asked { key, part: &part, waterline: Waterline::HighWatermark, bytes_max: 800, follower: None };
-        let slice = match self.replicas.get_mut(&key) {
-            Some(replica) => {
-                let slice = replica.fetch(&asked, cx.planted, cx.now, &mut Progress::default())?;
-                if slice.error.is_none() {
-                    let epoch = replica.partition.leader_epoch();
-                    cx.checker.serves(key, self.id, epoch, slice.high_watermark);
-                }
-                slice
-            }
-            None => failed(key, ErrorCode::UnknownTopicOrPartition),
+        let waterline = match reading.is_committed {
+            true => Waterline::LastStable,
+            false => Waterline::HighWatermark,
         };
-        cx.send(from, Message::Consumed { attempt, slice });
+        let mut consumed = Consumed {
+            slice: failed(key, ErrorCode::UnknownTopicOrPartition),
+            aborted: Vec::new(),
+            elsewhere: None,
+        };
+        if let Some(replica) = self.replicas.get_mut(&key) {
+            let follows = !replica.partition.is_leader();
+            let near = reading.near.filter(|near| *near != self.id.0 as usize);
+            let near = near.map(|near| BrokerId(near as i32));
+            let nearer = near.and_then(|near| replica.partition.nearer_replica(&[near], part.fetch_offset));
+            let checked = replica.partition.check_epoch(part.current_leader_epoch);
+            let from_any = reading.near.is_some();
+            let asked =
+                Asked { key, part: &part, waterline, bytes_max: CONSUMED_BYTES, follower: None, from_any };
+            if let (Some(nearer), Ok(())) = (nearer, checked) {
+                let (high_watermark, log_start) =
+                    (replica.partition.high_watermark(), replica.log().log_start());
+                let slice = FetchedSlice {
+                    error: None,
+                    high_watermark,
+                    log_start,
+                    ..failed(key, ErrorCode::UnknownServerError)
+                };
+                consumed = Consumed { slice, aborted: Vec::new(), elsewhere: Some(nearer.0 as usize) };
+            } else {
+                let (slice, aborted) = replica.fetch(&asked, cx.planted, cx.now, &mut Progress::default())?;
+                consumed = Consumed { slice, aborted, elsewhere: None };
+            }
+            if consumed.slice.error.is_none() {
+                let epoch = replica.partition.leader_epoch();
+                match follows {
+                    false => cx.checker.serves(key, self.id, epoch, consumed.slice.high_watermark),
+                    true => follower_serves(key, replica, &consumed.slice, cx)?,
+                }
+            }
+        }
+        cx.send(from, Message::Consumed { attempt, consumed: Box::new(consumed) });
         Ok(())
+    }
+
+    /// A consumer that asks for the end of a partition.
+    pub fn tell_end(
+        &self,
+        (from, attempt): (Place, Attempt),
+        (key, epoch): (PartitionKey, LeaderEpoch),
+        cx: &mut Context<'_>,
+    ) {
+        let result = self.replicas.get(&key).ok_or(ErrorCode::UnknownTopicOrPartition).and_then(|replica| {
+            replica.partition.check_leader_epoch(epoch)?;
+            match cx.planted {
+                Some(Planted::EndToldTooEarly) => Ok(replica.partition.high_watermark()),
+                _ => replica.partition.latest(Waterline::HighWatermark),
+            }
+        });
+        cx.send(from, Message::EndIs { attempt, result });
+    }
+
+    /// An operator has the records below `offset` deleted.
+    pub fn delete_records(&mut self, key: PartitionKey, offset: Offset, cx: &mut Context<'_>) {
+        let Some(replica) = self.replicas.get_mut(&key) else { return };
+        let deleted = match cx.planted {
+            Some(Planted::DeletedBeyondHighWatermark) if replica.partition.is_leader() => {
+                let end = replica.log().log_end();
+                replica.partition.log_mut().advance_log_start(end)
+            }
+            _ => replica.partition.delete_records(offset),
+        };
+        if let Ok(start) = deleted {
+            let deleted_to = &mut cx.checker.history(key).deleted_to;
+            *deleted_to = start.0.max(*deleted_to);
+        }
     }
 
     /// A follower's request.
@@ -145,8 +231,13 @@ impl Broker {
                 log_start: part.log_start_offset,
             });
             let bytes_max = 300 + cx.random.below(ANSWER_BYTES) as u32;
-            let asked = Asked { key, part: &part, waterline: Waterline::LogEnd, bytes_max, follower };
-            slices.push(replica.fetch(&asked, cx.planted, cx.now, &mut progress)?);
+            let waterline = Waterline::LogEnd;
+            let asked = Asked { key, part: &part, waterline, bytes_max, follower, from_any: false };
+            let (mut slice, _) = replica.fetch(&asked, cx.planted, cx.now, &mut progress)?;
+            if cx.planted == Some(Planted::LogStartNotTold) && slice.error.is_none() {
+                slice.log_start = Offset::ZERO;
+            }
+            slices.push(slice);
             if cx.planted == Some(Planted::LaggardInSync) && replica.partition.is_leader() {
                 let proposal = follower.and_then(|follower| self.laggard(key, follower.replica));
                 progress.proposals.extend(proposal.map(|proposal| (key, proposal)));
@@ -227,6 +318,7 @@ impl Broker {
             replica.follows.filter(|(whom, _)| *whom == leader).map(|(_, epoch)| (*key, epoch))
         });
         source.fetcher.follow(followed);
+        let mut waits = false;
         for (key, epoch) in source.fetcher.unplaced(cx.now.monotonic) {
             let Some(replica) = self.replicas.get(&key) else { continue };
             match replica.partition.position(epoch) {
@@ -237,9 +329,12 @@ impl Broker {
                     source.fetcher.place(key, position);
                 }
                 // It waits for its disk.
-                Ok(None) => {}
+                Ok(None) => waits = true,
                 Err(_) => source.fetcher.pause(key, cx.now.monotonic),
             }
+        }
+        if waits {
+            return;
         }
         let own = self.image.broker(self.id).map_or(BrokerEpoch(-1), |broker| broker.epoch);
         let Some(request) = source.fetcher.request(own, cx.now.monotonic, |_| false) else { return };
@@ -280,32 +375,82 @@ impl Broker {
     fn carry_out(&mut self, task: Task, cx: &mut Context<'_>) -> Result<Result<(), NotFollowed>, String> {
         let Task { key, epoch, at, step } = task;
         let Some(replica) = self.replicas.get_mut(&key) else { return Ok(Err(NotFollowed::Stale)) };
-        let cut = match step {
+        match step {
             Step::Append { records, high_watermark, log_start } => {
-                match replica.append((epoch, at), &records, (high_watermark, log_start), cx.now)? {
-                    Err(NotFollowed::Before(base)) => Cut::Anew(base),
-                    done => return Ok(done),
+                let told = (high_watermark, log_start);
+                match replica.append((epoch, at), &records, told, cx.now)? {
+                    Err(NotFollowed::Before(base)) if cx.planted == Some(Planted::AskedAgainBefore) => {
+                        self.cut(key, epoch, Cut::Anew(base), cx)?;
+                        Ok(Ok(()))
+                    }
+                    Err(NotFollowed::Before(base)) => {
+                        self.cut(key, epoch, Cut::Anew(base), cx)?;
+                        let Some(replica) = self.replicas.get_mut(&key) else {
+                            return Ok(Err(NotFollowed::Stale));
+                        };
+                        replica.append((epoch, base), &records, told, cx.now)
+                    }
+                    done => Ok(done),
                 }
             }
-            Step::Cut { epoch: theirs, end } => Cut::Diverging { epoch: theirs, end },
-            Step::Anew(start) => Cut::Anew(start),
-        };
-        if let Some(replica) = self.replicas.remove(&key) {
-            let leaves_at = replica.leaves_at;
-            let (mut replica, is_cut) = replica.cut(epoch, cut, self.durability, cx.planted, cx.now)?;
-            replica.leaves_at = leaves_at;
-            self.replicas.insert(key, replica);
-            if is_cut {
-                self.write_checkpoints(None)?;
-                let image =
-                    self.image.topic_by_id(key.topic).and_then(|topic| topic.partition(key.partition));
-                if let Some(image) = image.cloned() {
-                    self.take_role(key, &image, cx);
-                }
+            Step::Cut { epoch: theirs, end } => {
+                self.cut(key, epoch, Cut::Diverging { epoch: theirs, end }, cx)?;
+                Ok(Ok(()))
+            }
+            Step::Anew(_) if cx.planted == Some(Planted::NotBegunAnew) => Ok(Ok(())),
+            Step::Anew(start) => {
+                cx.checker.begun_anew += 1;
+                self.cut(key, epoch, Cut::Anew(start), cx)?;
+                Ok(Ok(()))
             }
         }
-        Ok(Ok(()))
     }
+
+    fn cut(
+        &mut self,
+        key: PartitionKey,
+        epoch: LeaderEpoch,
+        cut: Cut,
+        cx: &mut Context<'_>,
+    ) -> Result<(), String> {
+        let Some(replica) = self.replicas.remove(&key) else { return Ok(()) };
+        let leaves_at = replica.leaves_at;
+        let (mut replica, is_cut) = replica.cut(epoch, cut, self.durability, cx.planted, cx.now)?;
+        replica.leaves_at = leaves_at;
+        self.replicas.insert(key, replica);
+        if is_cut {
+            self.write_checkpoints(None)?;
+            let image = self.image.topic_by_id(key.topic).and_then(|topic| topic.partition(key.partition));
+            if let Some(image) = image.cloned() {
+                self.take_role(key, &image, cx);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A follower shows nothing above its leader's high watermark, and nothing below where that starts once it knows.
+fn follower_serves(
+    key: PartitionKey,
+    replica: &Replica,
+    slice: &FetchedSlice,
+    cx: &mut Context<'_>,
+) -> Result<(), String> {
+    cx.checker.followers_served += 1;
+    let own = replica.partition.high_watermark();
+    let known_end = cx.checker.history(key).known_end;
+    let last = entries(&slice.records)?.last().map_or(-1, |entry| entry.offset);
+    if slice.high_watermark > known_end || last >= known_end.0 {
+        let told = slice.high_watermark;
+        cx.checker.fail(format!("a follower tells {told} and serves {last}, leaders knew of {known_end}"));
+    }
+    let start = replica.log().log_start();
+    if start < replica.told_start.min(own) {
+        let told = replica.told_start;
+        cx.checker
+            .fail(format!("a follower serves from {start} on, it was told that the log starts at {told}"));
+    }
+    Ok(())
 }
 
 fn answer_fetch(to: Place, attempt: Attempt, partitions: Vec<FetchedSlice>, cx: &mut Context<'_>) {

@@ -1,8 +1,11 @@
 //! What nodes and clients say to each other.
 
 use bytes::Bytes;
-use kuring::base::ProducerId;
-use kuring::log::Appended;
+use kafka_protocol::protocol::StrBytes;
+use kuring::base::{LeaderEpoch, Offset, PartitionIndex, ProducerId, TopicPartition};
+use kuring::coordinator::Ticket;
+use kuring::coordinator::transactions::{Marker, Request, Response as Coordination, TransactionVersion};
+use kuring::log::{AbortedTransaction, Appended};
 use kuring::metadata::{Command, Refusal, Response};
 use kuring::shard::PartitionKey;
 use kuring::wire::ErrorCode;
@@ -22,8 +25,49 @@ pub struct Attempt(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Token {
     pub client: usize,
+    /// How many its client made before.
+    pub number: u64,
     pub sequence: i32,
     pub key: PartitionKey,
+}
+
+/// Whom an append is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Purpose {
+    Batch(Token),
+    /// The transaction coordinator of this broker, for a record in this partition of its topic.
+    State(PartitionIndex, Ticket),
+    /// A coordinator, here or on another broker.
+    Marker {
+        to: Place,
+        attempt: Attempt,
+    },
+}
+
+/// What a batch of a transaction comes with.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OfTransaction {
+    pub id: StrBytes,
+    /// What its client speaks.
+    pub version: TransactionVersion,
+}
+
+/// What a consumer is told.
+#[derive(Clone, Debug)]
+pub struct Consumed {
+    pub slice: FetchedSlice,
+    /// For who reads committed transactions.
+    pub aborted: Vec<AbortedTransaction>,
+    /// A replica on this node is to be read instead.
+    pub elsewhere: Option<usize>,
+}
+
+/// How a consumer reads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reading {
+    pub is_committed: bool,
+    /// The node that is near.
+    pub near: Option<usize>,
 }
 
 #[derive(Clone, Debug)]
@@ -54,6 +98,7 @@ pub enum Message {
     Produce {
         token: Token,
         records: Bytes,
+        transaction: Option<OfTransaction>,
     },
     Produced {
         token: Token,
@@ -63,9 +108,44 @@ pub enum Message {
         attempt: Attempt,
         key: PartitionKey,
         part: FetchPartition,
+        reading: Reading,
     },
     Consumed {
         attempt: Attempt,
-        slice: FetchedSlice,
+        consumed: Box<Consumed>,
+    },
+    /// Where the partition ends for consumers (ListOffsets).
+    AskEnd {
+        attempt: Attempt,
+        key: PartitionKey,
+        epoch: LeaderEpoch,
+    },
+    EndIs {
+        attempt: Attempt,
+        result: Result<Offset, ErrorCode>,
+    },
+    /// To the coordinator of a transactional id, from its producer or from a broker that it writes to.
+    Coordinate {
+        attempt: Attempt,
+        request: Request,
+    },
+    Coordinated {
+        attempt: Attempt,
+        response: Box<Coordination>,
+    },
+    /// From a coordinator to whoever leads the partition.
+    WriteMarker {
+        attempt: Attempt,
+        marker: Marker,
+        partition: TopicPartition,
+    },
+    MarkerWritten {
+        attempt: Attempt,
+        result: Result<(), ErrorCode>,
+    },
+    /// From an operator to the partition's leader: [`Offset`] -1 stands for its high watermark.
+    DeleteRecords {
+        key: PartitionKey,
+        offset: Offset,
     },
 }

@@ -6,8 +6,11 @@ mod asking;
 mod broker;
 mod checker;
 mod clients;
+mod coordinating;
+mod entries;
 mod faults;
 mod fetching;
+mod ledger;
 mod messages;
 mod named;
 mod network;
@@ -15,10 +18,12 @@ mod order;
 mod planted;
 mod quorum;
 mod replica;
+mod transactors;
 mod world;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use self::checker::Checker;
 use self::faults::{plan, simulate};
 use self::planted::Planted;
 use crate::run_seeds;
@@ -26,18 +31,37 @@ use crate::run_seeds;
 /// Within so many seeds a planted bug is found.
 const SEEDS_PER_BUG: u64 = 200;
 
+/// What the worlds of all seeds came to, by name.
+const COUNTED: [(&str, usize); 7] = [
+    ("records acknowledged", 1_000),
+    ("elections", 10),
+    ("transactions committed", 50),
+    ("transactions aborted", 20),
+    ("fetches that followers served", 100),
+    ("logs begun anew", 3),
+    ("logs cleaned", 20),
+];
+
 #[test]
 fn clusters_lose_nothing_that_was_acknowledged() {
-    let (acknowledged, elections) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let counts: [AtomicUsize; COUNTED.len()] = Default::default();
     run_seeds(40, |seed| {
-        let world = simulate(plan(seed, None))?;
-        acknowledged.fetch_add(world.checker.records, Ordering::Relaxed);
-        elections.fetch_add(world.checker.elections, Ordering::Relaxed);
+        let Checker { records, elections, ledger, followers_served, begun_anew, cleaned, .. } =
+            simulate(plan(seed, None))?.checker;
+        let transactions = [ledger.committed, ledger.aborted];
+        let of_seed =
+            [records, elections, transactions[0], transactions[1], followers_served, begun_anew, cleaned];
+        for (count, of_seed) in counts.iter().zip(of_seed) {
+            count.fetch_add(of_seed, Ordering::Relaxed);
+        }
         Ok(())
     });
-    println!("{acknowledged:?} records acknowledged, {elections:?} elections");
-    let stood_still = acknowledged.into_inner() < 1_000 || elections.into_inner() < 10;
-    assert!(!stood_still || std::env::var_os("KURING_SEED").is_some(), "the clusters stood still");
+    let is_one = std::env::var_os("KURING_SEED").is_some();
+    for ((name, least), count) in COUNTED.into_iter().zip(counts) {
+        let count = count.into_inner();
+        println!("{count} {name}");
+        assert!(count >= least || is_one, "there were {count} {name}");
+    }
 }
 
 /// The first seed that finds it.
@@ -75,4 +99,16 @@ planted! {
     a_cut_that_is_not_looked_at_again_is_found: CutNotRechecked,
     an_unclean_restart_that_stays_in_sync_is_found: UncleanRestartKept,
     a_laggard_in_sync_is_found: LaggardInSync,
+    a_state_that_is_not_awaited_is_found: StateNotAwaited,
+    a_state_that_is_not_read_again_is_found: StateNotReloaded,
+    a_forgotten_marker_is_found: MarkerForgotten,
+    a_transaction_that_is_not_verified_is_found: TransactionNotVerified,
+    a_last_stable_offset_that_is_ignored_is_found: LastStableIgnored,
+    aborted_transactions_that_followers_do_not_tell_are_found: AbortedNotTold,
+    a_follower_that_serves_up_to_its_end_is_found: FollowerServesItsEnd,
+    an_end_that_is_told_too_early_is_found: EndToldTooEarly,
+    a_log_start_that_is_not_told_is_found: LogStartNotTold,
+    a_log_that_is_not_begun_anew_is_found: NotBegunAnew,
+    a_batch_that_is_asked_for_again_before_the_start_is_found: AskedAgainBefore,
+    a_deletion_beyond_the_high_watermark_is_found: DeletedBeyondHighWatermark,
 }

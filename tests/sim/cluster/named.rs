@@ -24,6 +24,9 @@ fn plan(seed: u64, replicas: i16) -> Plan {
         replicas,
         isr_min: 2,
         producers: 1,
+        transactional_ids: 0,
+        reads_followers: false,
+        deletes: false,
         planted: None,
     }
 }

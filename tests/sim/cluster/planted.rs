@@ -23,4 +23,36 @@ pub enum Planted {
     UncleanRestartKept,
     /// A follower is in sync as soon as it fetches.
     LaggardInSync,
+    /// The coordinator takes its records for written when they are in its own log.
+    StateNotAwaited,
+    /// A coordinator that comes back goes on with what it knew.
+    StateNotReloaded,
+    /// One partition of a transaction gets no marker.
+    MarkerForgotten,
+    /// Batches are taken without a look at their transaction.
+    TransactionNotVerified,
+    /// Consumers that want committed transactions read up to the high watermark.
+    LastStableIgnored,
+    /// Followers do not tell of aborted transactions.
+    AbortedNotTold,
+    /// Consumers read up to the end of a follower's log.
+    FollowerServesItsEnd,
+    /// A new leader tells the end before it knows how much of what it has is committed.
+    EndToldTooEarly,
+    /// Followers are not told where their leader's log starts.
+    LogStartNotTold,
+    /// A follower behind its leader's start goes on where it is.
+    NotBegunAnew,
+    /// A follower whose leader's log starts within a batch begins with the batch, and asks for it again.
+    AskedAgainBefore,
+    /// Deletion goes as far as the log does.
+    DeletedBeyondHighWatermark,
+}
+
+impl Planted {
+    /// Where nothing is deleted it does no harm.
+    pub fn is_of_deletions(self) -> bool {
+        use Planted::{AskedAgainBefore, DeletedBeyondHighWatermark, LogStartNotTold, NotBegunAnew};
+        matches!(self, AskedAgainBefore | DeletedBeyondHighWatermark | LogStartNotTold | NotBegunAnew)
+    }
 }

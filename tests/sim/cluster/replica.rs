@@ -8,7 +8,10 @@ use kuring::base::clock::Now;
 use kuring::base::{BrokerId, LeaderEpoch, Offset};
 use kuring::config::Durability;
 use kuring::io::mem::MemFiles;
-use kuring::log::{FlushJob, FlushOutcome, Job, Log, Outcome, Read, ReadError};
+use kuring::log::{
+    AbortedTransaction, Clean, CleanSettings, CleanStep, FlushJob, FlushOutcome, Job, Log, Outcome, Read,
+    ReadError, ReadRequest,
+};
 use kuring::partition::{
     Committed, Cut, FollowedRecords, FollowerFetch, IsrProposal, NotFollowed, Partition, ReadOutcome,
     Waterline,
@@ -17,12 +20,14 @@ use kuring::shard::PartitionKey;
 use kuring::wire::ErrorCode;
 use kuring::wire::fetch::{DivergingEpoch, FetchPartition, FetchedSlice};
 
-use super::messages::Token;
+use super::checker::Value;
+use super::entries::{committed, entries};
+use super::messages::Purpose;
 use super::planted::Planted;
 use crate::home::{InFlight, bytes_of, text};
 
-pub type Answers = Vec<Committed<Token>>;
-pub type Part = Partition<MemFiles, Token>;
+pub type Answers = Vec<Committed<Purpose>>;
+pub type Part = Partition<MemFiles, Purpose>;
 
 /// Bytes that one turn looks at.
 const TURN_BYTES: usize = 1 << 20;
@@ -37,6 +42,11 @@ pub struct Replica {
     pub leaves_at: Option<u64>,
     /// It was cut and has not fetched since.
     pub is_cut: bool,
+    /// Where its leader's log starts, as it was last told.
+    pub told_start: Offset,
+    /// The recovery point that the checkpoint file has.
+    pub saved: Offset,
+    clean: Option<Box<Clean<MemFiles>>>,
 }
 
 /// What a follower's fetch has brought about.
@@ -53,11 +63,53 @@ pub struct Asked<'a> {
     pub waterline: Waterline,
     pub bytes_max: u32,
     pub follower: Option<FollowerFetch>,
+    /// A replica that follows answers, too.
+    pub from_any: bool,
 }
 
 impl Replica {
     pub fn new(partition: Part) -> Self {
-        Self { partition, job: None, flush: None, follows: None, leaves_at: None, is_cut: false }
+        Self {
+            partition,
+            job: None,
+            flush: None,
+            follows: None,
+            leaves_at: None,
+            is_cut: false,
+            told_start: Offset::ZERO,
+            saved: Offset::ZERO,
+            clean: None,
+        }
+    }
+
+    /// Begins to clean a compacted log, or does a slice of that; how many it has brought to an end.
+    pub fn advance_clean(&mut self, now: Now) -> Result<usize, String> {
+        let Some(clean) = self.clean.take() else {
+            let settings =
+                CleanSettings { map_bytes: 1 << 16, load_factor: 0.9, buffer_bytes: 4096, slice_bytes: 900 };
+            self.clean = self.partition.start_clean(self.saved, settings, now);
+            return Ok(0);
+        };
+        match clean.run() {
+            CleanStep::More(clean) => self.clean = Some(clean),
+            CleanStep::Group(clean, cleaned) => {
+                self.clean = Some(clean);
+                if let Err(cleaned) = self.partition.log_mut().exchange(cleaned) {
+                    cleaned.discard().map_err(text)?;
+                }
+            }
+            CleanStep::Done { up_to, generation, .. } => {
+                self.partition.log_mut().mark_cleaned(up_to, generation);
+                return Ok(1);
+            }
+            CleanStep::Failed(error) => return Err(format!("a log cannot be cleaned: {error}")),
+        }
+        Ok(0)
+    }
+
+    /// Whatever cleans the log lets it be.
+    fn give_up_clean(&mut self) -> Result<(), String> {
+        self.clean.take().map_or(Ok(()), |clean| clean.discard().map_err(text))
     }
 
     /// Makes, runs or finishes what file threads do for it.
@@ -148,6 +200,7 @@ impl Replica {
             self.prepare(now)?;
         }
         self.is_cut = false;
+        self.told_start = self.told_start.max(log_start);
         let mut answers = Answers::new();
         Ok(self.partition.follow_leader(epoch, high_watermark, log_start, now, &mut answers).map(|_| ()))
     }
@@ -163,6 +216,7 @@ impl Replica {
         now: Now,
     ) -> Result<(Replica, bool), String> {
         self.finish_jobs(now, &mut Answers::new())?;
+        self.give_up_clean()?;
         let Ok(Some(mut planned)) = self.partition.plan_cut(epoch, cut) else { return Ok((self, false)) };
         if let (Some(Planted::CutNotRechecked), Cut::Diverging { end, .. }) = (planted, cut) {
             planned.to = end.min(planned.end);
@@ -172,7 +226,11 @@ impl Replica {
         let mut log = self.partition.into_log();
         let high_watermark = planned.carry_out(&mut log, now).map_err(text)?;
         let partition = Partition::resume(log, topic_id, high_watermark, config, durability);
-        Ok((Replica { is_cut: true, ..Replica::new(partition) }, true))
+        let told_start = match cut {
+            Cut::Anew(start) => start,
+            Cut::Diverging { .. } => self.told_start,
+        };
+        Ok((Replica { is_cut: true, told_start, ..Replica::new(partition) }, true))
     }
 
     /// What a fetch finds (the shard's `plan_part`).
@@ -182,13 +240,21 @@ impl Replica {
         planted: Option<Planted>,
         now: Now,
         progress: &mut Progress,
-    ) -> Result<FetchedSlice, String> {
+    ) -> Result<(FetchedSlice, Vec<AbortedTransaction>), String> {
         let Asked { key, part, bytes_max, .. } = *asked;
-        if let Err(code) = self.partition.check_leader_epoch(part.current_leader_epoch) {
-            return Ok(failed(key, code));
+        let nothing = |slice| Ok((slice, Vec::new()));
+        let checked = match asked.from_any {
+            true => self.partition.check_epoch(part.current_leader_epoch),
+            false => self.partition.check_leader_epoch(part.current_leader_epoch),
+        };
+        if let Err(code) = checked {
+            return nothing(failed(key, code));
         }
+        let follows = !self.partition.is_leader();
         let waterline = match (planted, asked.waterline) {
             (Some(Planted::HighWatermarkByOwnEnd), Waterline::HighWatermark) => Waterline::LogEnd,
+            (Some(Planted::FollowerServesItsEnd), Waterline::HighWatermark) if follows => Waterline::LogEnd,
+            (Some(Planted::LastStableIgnored), Waterline::LastStable) => Waterline::HighWatermark,
             (_, waterline) => waterline,
         };
         let last_epoch = match planted {
@@ -198,7 +264,7 @@ impl Replica {
         let read = self.partition.read(part.fetch_offset, last_epoch, bytes_max, true, waterline);
         if let (Some(follower), Ok(ReadOutcome::Read(_))) = (asked.follower, &read) {
             if let Err(code) = self.partition.note_fetch(follower, now, &mut progress.answers) {
-                return Ok(failed(key, code));
+                return nothing(failed(key, code));
             }
             let proposal = self.partition.expand_isr(follower.replica);
             progress.proposals.extend(proposal.map(|proposal| (key, proposal)));
@@ -206,7 +272,10 @@ impl Replica {
         let found = match read {
             Ok(found) => found,
             Err(error) => {
-                return Ok(FetchedSlice { log_start: self.log().log_start(), ..failed(key, error.code()) });
+                return nothing(FetchedSlice {
+                    log_start: self.log().log_start(),
+                    ..failed(key, error.code())
+                });
             }
         };
         let slice = FetchedSlice {
@@ -215,22 +284,32 @@ impl Replica {
             log_start: self.log().log_start(),
             ..failed(key, ErrorCode::UnknownServerError)
         };
-        Ok(match found {
+        match found {
             ReadOutcome::Diverging { epoch, end } => {
-                FetchedSlice { diverging: Some(DivergingEpoch { epoch, end_offset: end }), ..slice }
+                let diverging = Some(DivergingEpoch { epoch, end_offset: end });
+                nothing(FetchedSlice { diverging, ..slice })
             }
             ReadOutcome::Read(read) => match self.bytes(read)? {
-                Some(records) => FetchedSlice { records, ..slice },
-                None => slice,
+                Some((records, _)) if planted == Some(Planted::AbortedNotTold) && follows => {
+                    nothing(FetchedSlice { records, ..slice })
+                }
+                Some((records, aborted)) => Ok((FetchedSlice { records, ..slice }, aborted)),
+                None => nothing(slice),
             },
-        })
+        }
     }
 
-    /// The bytes that were planned; `None`: the log was truncated meanwhile.
-    fn bytes(&mut self, mut read: Read<MemFiles>) -> Result<Option<Bytes>, String> {
+    /// The bytes that were planned, and the aborted transactions among them; `None`: the log was truncated meanwhile.
+    fn bytes(
+        &mut self,
+        mut read: Read<MemFiles>,
+    ) -> Result<Option<(Bytes, Vec<AbortedTransaction>)>, String> {
         loop {
             match read {
-                Read::Plan(plan) => return Ok(Some(bytes_of(&plan)?.into())),
+                Read::Plan(plan) => {
+                    let bytes = bytes_of(&plan)?.into();
+                    return Ok(Some((bytes, plan.aborted.unwrap_or_default())));
+                }
                 Read::NeedsDisk(job) => match self.partition.log_mut().finish_read(job.run()) {
                     Ok(next) => read = next,
                     Err(ReadError::Stale) => return Ok(None),
@@ -245,7 +324,7 @@ impl Replica {
         let mut bytes = Vec::new();
         let mut next = self.log().log_start();
         while next < end {
-            let request = kuring::log::ReadRequest {
+            let request = ReadRequest {
                 offset: next,
                 bytes_max: 1 << 20,
                 upper_bound: end,
@@ -253,7 +332,7 @@ impl Replica {
                 with_aborted: false,
             };
             let read = self.partition.log_mut().read(request).map_err(text)?;
-            let part = self.bytes(read)?.unwrap_or_default();
+            let (part, _) = self.bytes(read)?.unwrap_or_default();
             match kuring::wire::record::Batches::new(&part).last() {
                 Some(last) => next = last.map_err(text)?.head().next_offset(),
                 None => return Err(format!("nothing is found at {next}, below {end}")),
@@ -261,6 +340,30 @@ impl Replica {
             bytes.extend_from_slice(&part);
         }
         Ok(bytes)
+    }
+
+    /// What a consumer sees of the whole log that reads committed transactions, some bytes at a time.
+    pub fn committed_contents(&mut self, bytes_max: u32) -> Result<Vec<(i64, Value)>, String> {
+        let mut seen = Vec::new();
+        let mut next = self.log().log_start();
+        let end = self.partition.last_stable();
+        while next < end {
+            let request = ReadRequest {
+                offset: next,
+                bytes_max,
+                upper_bound: end,
+                whole_first_batch: true,
+                with_aborted: true,
+            };
+            let read = self.partition.log_mut().read(request).map_err(text)?;
+            let (bytes, aborted) = self.bytes(read)?.unwrap_or_default();
+            let found = entries(&bytes)?;
+            let Some(last) = found.last() else { return Err(format!("nothing is found at {next}")) };
+            let visible = committed(&found, &aborted);
+            seen.extend(visible.into_iter().filter(|(offset, _)| *offset >= next.0));
+            next = Offset(last.offset + 1);
+        }
+        Ok(seen)
     }
 
     pub fn log(&self) -> &Log<MemFiles> {

@@ -1,11 +1,14 @@
 //! Nodes, network, clients and time: one event after the other, in an order that the seed decides.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use kafka_protocol::protocol::StrBytes;
 use kuring::base::clock::{Monotonic, Now, Timestamp};
 use kuring::base::random::Random;
-use kuring::base::{BrokerId, PartitionIndex};
+use kuring::base::{BrokerId, Offset, PartitionIndex};
 use kuring::config::Durability;
+use kuring::coordinator::transactions::TransactionVersion;
 use kuring::io::mem::{Crash, MemFiles};
 use kuring::metadata::{Command, CreateTopics, NewTopic, Refusal, Response, State, TopicImage};
 use kuring::shard::PartitionKey;
@@ -13,11 +16,13 @@ use kuring::wire::ErrorCode;
 
 use super::broker::{Broker, Context};
 use super::checker::Checker;
-use super::clients::{Client, Consumer, Leader, Producer};
+use super::clients::{Client, Consumer, Habits, Leader, Producer};
+use super::coordinating::coordinator_of;
 use super::messages::{Message, Place};
 use super::network::Network;
 use super::planted::Planted;
 use super::quorum::Quorum;
+use super::transactors::{self, Beliefs, Transactor};
 use crate::home::{ensure, text};
 
 pub const MS: u64 = 1_000;
@@ -25,6 +30,8 @@ pub const SECOND: u64 = 1_000 * MS;
 
 pub const SESSION: std::time::Duration = std::time::Duration::from_millis(800);
 pub const TOPIC: &str = "t";
+/// The transaction coordinators'.
+pub const STATE_TOPIC: &str = "__transaction_state";
 
 const TICK_US: u64 = 20 * MS;
 const QUORUM_TURN_US: u64 = 20 * MS;
@@ -49,6 +56,12 @@ pub struct Plan {
     /// `min.insync.replicas`
     pub isr_min: u8,
     pub producers: usize,
+    /// Transactional ids, each with two producers.
+    pub transactional_ids: usize,
+    /// Consumers read from followers, too.
+    pub reads_followers: bool,
+    /// Records are deleted, by operators and by the topic's settings.
+    pub deletes: bool,
     pub planted: Option<Planted>,
 }
 
@@ -138,31 +151,60 @@ impl World {
             serving.count() == world.plan.nodes
         };
         ensure!(world.run_until(10 * SECOND, all_serve)?, "the cluster does not come into service");
-        world.create_topic()?;
+        world.create_topics()?;
         Ok(world)
     }
 
-    fn create_topic(&mut self) -> Result<(), String> {
+    fn create_topics(&mut self) -> Result<(), String> {
+        let is_unclean = self.plan.is_unclean;
+        let topic = self.create_topic(TOPIC, self.plan.partitions, is_unclean)?;
+        for (index, _) in topic.numbered() {
+            let key = key_of(&topic, index);
+            (0..self.plan.producers).for_each(|_| self.add_producer(key));
+            for is_committed in [false, true].into_iter().take(1 + self.plan.transactional_ids.min(1)) {
+                let near = self.random.below(self.plan.nodes as u64) as usize;
+                let near = self.plan.reads_followers.then_some(near);
+                // Whoever reads from followers speaks a version with epochs.
+                let knows_epochs = near.is_some() || self.random.below(2) == 0;
+                let habits = Habits { is_committed, near, knows_epochs };
+                self.add_client(|number| Client::Consumer(Consumer::new(number, key, habits)));
+            }
+        }
+        if self.plan.transactional_ids > 0 {
+            let count = 1 + self.random.below(2) as i32;
+            self.create_topic(STATE_TOPIC, count, false)?;
+        }
+        for id in 0..self.plan.transactional_ids {
+            let id = StrBytes::from_string(format!("id-{id}"));
+            let version = [TransactionVersion::V0, TransactionVersion::V2][self.random.below(2) as usize];
+            for _ in 0..2 {
+                let (id, keys) = (id.clone(), transactors::keys(topic.id, self.plan.partitions));
+                self.add_client(|number| Client::Transactor(Transactor::new(number, id, version, keys)));
+            }
+        }
+        Ok(())
+    }
+
+    fn create_topic(
+        &mut self,
+        name: &str,
+        partitions: i32,
+        is_unclean: bool,
+    ) -> Result<Arc<TopicImage>, String> {
         let configs = [
             ("min.insync.replicas", self.plan.isr_min.to_string()),
-            ("unclean.leader.election.enable", self.plan.is_unclean.to_string()),
+            ("unclean.leader.election.enable", is_unclean.to_string()),
         ];
         let topic = NewTopic {
-            name: TOPIC.to_owned(),
-            partitions: self.plan.partitions,
+            name: name.to_owned(),
+            partitions,
             replication_factor: self.plan.replicas,
             assignment: Vec::new(),
             configs: configs.map(|(name, value)| (name.to_owned(), Some(value))).to_vec(),
         };
         let command = Command::CreateTopics(CreateTopics { topics: vec![topic], validate_only: false });
         self.admin(command).map_err(text)?;
-        let topic = self.quorum.image().topic(TOPIC).cloned().ok_or("the topic is not there")?;
-        for (index, _) in topic.numbered() {
-            let key = key_of(&topic, index);
-            (0..self.plan.producers).for_each(|_| self.add_producer(key));
-            self.add_client(|number| Client::Consumer(Consumer::new(number, key)));
-        }
-        Ok(())
+        Ok(self.quorum.image().topic(name).cloned().ok_or("the topic is not there")?)
     }
 
     pub fn add_producer(&mut self, key: PartitionKey) {
@@ -277,6 +319,7 @@ impl World {
             return Ok(());
         }
         let cold = self.random.below(2) * 30;
+        let now = self.now(node);
         let planted = self.plan.planted;
         let durability = self.plan.durability;
         let Node { files, life, broker, .. } = &mut self.nodes[node];
@@ -284,7 +327,7 @@ impl World {
         files.set_cold_percent(cold);
         let process = if planted == Some(Planted::UncleanRestartKept) { 1 } else { *life };
         let incarnation = (node as u128) << 64 | u128::from(process);
-        *broker = Some(Broker::start(files, BrokerId(node as i32), incarnation, durability)?);
+        *broker = Some(Broker::start(files, BrokerId(node as i32), incarnation, durability, now)?);
         let life = *life;
         self.schedule(0, Event::Tick { node, life });
         Ok(())
@@ -310,6 +353,8 @@ impl World {
         let Some(broker) = broker else { return Ok(()) };
         act(broker, &mut cx)?;
         broker.publish(state.image(), &mut cx)?;
+        broker.settle(&mut cx)?;
+        broker.tell_known(&mut cx);
         let out = cx.out;
         self.dispatch(Place::Node(node), out);
         Ok(())
@@ -427,18 +472,50 @@ impl World {
                 let Place::Node(leader) = from else { return Ok(()) };
                 self.with_broker(node, |broker, cx| broker.fetched(leader, attempt, answer, cx))
             }
-            Message::Produce { token, records } => {
-                self.with_broker(node, |broker, cx| broker.produce(token, records, cx))
+            Message::Produce { token, records, transaction } => {
+                self.with_broker(node, |broker, cx| broker.produce(token, (records, transaction), cx))
             }
-            Message::Consume { attempt, key, part } => {
-                self.with_broker(node, |broker, cx| broker.consume(from, attempt, (key, part), cx))
+            Message::Consume { attempt, key, part, reading } => {
+                self.with_broker(node, |broker, cx| broker.consume((from, attempt), (key, part, reading), cx))
             }
+            Message::AskEnd { attempt, key, epoch } => self.with_broker(node, |broker, cx| {
+                broker.tell_end((from, attempt), (key, epoch), cx);
+                Ok(())
+            }),
             Message::InitProducer => self.with_broker(node, |broker, cx| {
                 broker.init_producer(from, cx);
                 Ok(())
             }),
-            Message::ProducerIs(_) | Message::Produced { .. } | Message::Consumed { .. } => Ok(()),
+            Message::Coordinate { attempt, request } => self.with_broker(node, |broker, cx| {
+                broker.coordinate(from, attempt, request, cx);
+                Ok(())
+            }),
+            Message::Coordinated { attempt, response } => {
+                self.with_broker(node, |broker, cx| broker.coordinated(attempt, *response, cx))
+            }
+            Message::WriteMarker { attempt, marker, partition } => self
+                .with_broker(node, |broker, cx| broker.write_marker(from, attempt, (marker, partition), cx)),
+            Message::MarkerWritten { attempt, result } => self.with_broker(node, |broker, cx| {
+                broker.marker_written(attempt, result, cx);
+                Ok(())
+            }),
+            Message::DeleteRecords { key, offset } => self.with_broker(node, |broker, cx| {
+                broker.delete_records(key, offset, cx);
+                Ok(())
+            }),
+            Message::ProducerIs(_)
+            | Message::Produced { .. }
+            | Message::Consumed { .. }
+            | Message::EndIs { .. } => Ok(()),
         }
+    }
+
+    /// Has whoever leads the partition delete records.
+    pub fn delete_records(&mut self, key: PartitionKey, leader: usize, offset: Offset) {
+        let life = self.nodes[leader].life;
+        let message = Box::new(Message::DeleteRecords { key, offset });
+        let (from, to) = (Place::Client(0), Place::Node(leader));
+        self.schedule(MS, Event::Deliver { from, to, life, message });
     }
 
     // --- The metadata log ---
@@ -511,32 +588,67 @@ impl World {
         (leader, any)
     }
 
+    fn beliefs_of(&mut self, transactor: usize) -> Beliefs {
+        let any = self.random.below(self.nodes.len() as u64) as usize;
+        let mut beliefs = Beliefs { leaders: BTreeMap::new(), coordinator: None };
+        let Some(broker) = &self.nodes[any].broker else { return beliefs };
+        if let Some(topic) = broker.image.topic(TOPIC) {
+            for (index, partition) in topic.numbered() {
+                let leader = partition.leader.map(|leader| (key_of(topic, index), leader.0 as usize));
+                beliefs.leaders.extend(leader);
+            }
+        }
+        if let Client::Transactor(transactor) = &self.clients[transactor] {
+            beliefs.coordinator = coordinator_of(&broker.image, transactor.id());
+        }
+        beliefs
+    }
+
     fn client_turn(&mut self, number: usize) {
         let after = 2 * MS + self.random.below(25 * MS);
         self.schedule(after, Event::Client(number));
+        let mut out = Vec::new();
         let key = match &self.clients[number] {
             Client::Producer(producer) => producer.key,
             Client::Consumer(consumer) => consumer.key,
+            Client::Transactor(_) => {
+                let beliefs = self.beliefs_of(number);
+                let by = (self.time, &mut self.random);
+                if let Client::Transactor(transactor) = &mut self.clients[number] {
+                    transactor.turn(&beliefs, by, &mut self.checker, &mut out);
+                }
+                return self.dispatch(Place::Client(number), out);
+            }
         };
         let (leader, any) = self.leader_of(key);
-        let mut out = Vec::new();
         let (time, random) = (self.time, &mut self.random);
         match &mut self.clients[number] {
             Client::Producer(producer) => producer.turn((leader, any), time, random, &mut out),
             Client::Consumer(consumer) => consumer.turn(leader, time, random, &mut out),
+            Client::Transactor(_) => {}
         }
         self.dispatch(Place::Client(number), out);
     }
 
     fn tell_client(&mut self, number: usize, message: Message) {
         let (time, checker) = (self.time, &mut self.checker);
+        let by = (time, &mut self.random);
         match (&mut self.clients[number], message) {
             (Client::Producer(producer), Message::Produced { token, result }) => {
                 producer.answered(token, result, time, checker);
             }
             (Client::Producer(producer), Message::ProducerIs(id)) => producer.identified(id),
-            (Client::Consumer(consumer), Message::Consumed { attempt, slice }) => {
-                consumer.answered(attempt, slice, checker);
+            (Client::Consumer(consumer), Message::Consumed { attempt, consumed }) => {
+                consumer.answered(attempt, *consumed, time, checker);
+            }
+            (Client::Consumer(consumer), Message::EndIs { attempt, result }) => {
+                consumer.end_is(attempt, result, checker);
+            }
+            (Client::Transactor(transactor), Message::Produced { token, result }) => {
+                transactor.answered(token, result, by, checker);
+            }
+            (Client::Transactor(transactor), Message::Coordinated { attempt, response }) => {
+                transactor.coordinated(attempt, *response, by, checker);
             }
             _ => {}
         }
