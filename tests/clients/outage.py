@@ -22,6 +22,19 @@ FETCH_BYTES = 50_000_000
 PAUSE_MS_MAX = 2_000
 
 
+class Cluster:
+    """The brokers of BOOTSTRAP: each is asked for what it leads."""
+
+    def __init__(self, bootstrap):
+        self.brokers = [Broker(address) for address in bootstrap.split(",")]
+
+    def end(self, topic):
+        return max(broker.end(topic) for broker in self.brokers)
+
+    def batches(self, topic):
+        return max(self.brokers, key=lambda broker: broker.end(topic)).batches(topic)
+
+
 class Broker:
     def __init__(self, bootstrap):
         host, port = bootstrap.rsplit(":", 1)
@@ -45,7 +58,7 @@ class Broker:
         return b"".join(parts)
 
     def end(self, topic):
-        """Where the topic's only partition ends; 0 while there is none."""
+        """Where the topic's only partition ends; 0 while there is none, or another broker leads it."""
         body = struct.pack(">ii", -1, 1) + text(topic) + struct.pack(">iiq", 1, 0, LATEST)
         answer = self.call(LIST_OFFSETS, 1, body)
         error, _, offset = struct.unpack_from(">hqq", answer, 4 + len(text(topic)) + 4 + 4)
@@ -88,10 +101,10 @@ def heads(records):
         at += 12 + length
 
 
-def growth(broker, seconds, clients):
-    first = {client: broker.end(f"{client}-outage") for client in clients}
+def growth(cluster, seconds, clients):
+    first = {client: cluster.end(f"{client}-outage") for client in clients}
     end = time.monotonic() + seconds
-    while missing := [client for client in clients if broker.end(f"{client}-outage") < first[client] + RECORDS_MORE]:
+    while missing := [client for client in clients if cluster.end(f"{client}-outage") < first[client] + RECORDS_MORE]:
         if time.monotonic() > end:
             print(f"no {RECORDS_MORE} records more within {seconds:.0f} s:", *missing)
             return False
@@ -118,13 +131,13 @@ def gap(batches, restarted, stopped, continued):
 
 def main():
     bootstrap, command, *rest = sys.argv[1:]
-    broker = Broker(bootstrap)
+    cluster = Cluster(bootstrap)
     if command == "growth":
-        sys.exit(0 if growth(broker, float(rest[0]), rest[1:]) else 1)
+        sys.exit(0 if growth(cluster, float(rest[0]), rest[1:]) else 1)
     assert command == "proof", command
     times = [int(time) for time in rest[:3]]
     for client in rest[3:]:
-        if why := gap(list(broker.batches(f"{client}-outage")), *times):
+        if why := gap(list(cluster.batches(f"{client}-outage")), *times):
             print(client, why)
 
 

@@ -1,5 +1,5 @@
 // Kafka's own tools against three brokers, and a load of the Java client through which brokers come and go. Arguments:
-// "tools" and a bootstrap address, or "load", the address and a directory in which "ready" tells that it runs and "stop"
+// "tools", a bootstrap address and the controllers' addresses, or "load", the address and a directory in which "ready" tells that it runs and "stop"
 // that it shall end.
 
 import java.nio.file.*;
@@ -26,6 +26,7 @@ public class Cluster extends Tools {
         scenario("metadata-quorum", Cluster::quorum);
         scenario("topics", Cluster::spread);
         scenario("topics-assigned", Cluster::assigned);
+        scenario("controllers", () -> atControllers(arguments[2]));
         scenario("console", Cluster::numbers);
         scenario("log-dirs", Cluster::directories);
         scenario("configs-topics", Cluster::topicConfigs);
@@ -145,6 +146,34 @@ public class Cluster extends Tools {
         tool("configs", "--alter", "--entity-type", "brokers", "--entity-default", "--delete-config", "log.retention.ms").ok();
         eventually("both are gone", () -> !ofBroker(2).contains("log.cleaner.threads=2 ") && !ofBroker(2).contains("log.retention.ms=7200000"));
         tool("configs", "--alter", "--entity-type", "brokers", "--entity-name", 3, "--add-config", "log.cleaner.threads=many").failed();
+    }
+
+    // Tools that are content with controllers (KIP-919): what they are told there, and what they change.
+    static void atControllers(String addresses) throws Exception {
+        String brokers = bootstrap;
+        tool("topics", "--create", "--topic", "governed", "--partitions", 3).ok();
+        addressOption = "--bootstrap-controller";
+        bootstrap = addresses;
+        try {
+            tool("cluster", "cluster-id").ok().matches("Cluster ID: \\S{22}");
+            var shown = tool("cluster", "list-endpoints").ok();
+            for (int id : BROKERS) shown.matches("^" + id + "\\s+127\\.0\\.0\\.1\\s+\\d+\\s+null\\s+controller");
+            tool("cluster", "unregister", "--id", 99).failed().has("Broker ID 99 is not currently registered");
+            quorum();
+            tool("features", "describe").ok().matches("Feature: transaction.version\\s+.*FinalizedVersionLevel: 2");
+            tool("features", "upgrade", "--feature", "transaction.version=9").failed().has("transaction.version");
+            tool("configs", "--alter", "--entity-type", "topics", "--entity-name", "governed", "--add-config", "retention.ms=3600000").ok();
+            tool("configs", "--alter", "--entity-type", "topics", "--entity-name", "nowhere", "--add-config", "retention.ms=3600000").failed();
+            tool("configs", "--alter", "--entity-type", "brokers", "--entity-default", "--add-config", "log.retention.ms=7200000").ok();
+            eventually("the default shows", () -> tool("configs", "--describe", "--entity-type", "brokers", "--entity-default").ok()
+                .text().contains("log.retention.ms=7200000"));
+            tool("configs", "--alter", "--entity-type", "brokers", "--entity-default", "--delete-config", "log.retention.ms").ok();
+        } finally {
+            addressOption = "--bootstrap-server";
+            bootstrap = brokers;
+        }
+        eventually("a broker shows it", () -> tool("configs", "--describe", "--topic", "governed").ok().text().contains("retention.ms=3600000"));
+        tool("configs", "--alter", "--topic", "governed", "--delete-config", "retention.ms").ok();
     }
 
     static Path plan(String topic, int partition, Integer... replicas) throws Exception {

@@ -22,11 +22,14 @@ public class Frame {
     // The one scenario that is wanted, all when null.
     static final String only = System.getenv("KURING_SCENARIO");
     static String bootstrap;
+    // Brokers, each with a replica of all.
+    static int brokers;
     static Admin admin;
     static boolean failed = false;
 
     static void connect(String address) {
         bootstrap = address;
+        brokers = address.split(",").length;
         admin = Admin.create(Map.of("bootstrap.servers", bootstrap));
     }
 
@@ -95,7 +98,7 @@ public class Frame {
     }
 
     static String create(String topic, int partitions, Map<String, String> configs) throws Exception {
-        admin.createTopics(List.of(new NewTopic("java-" + topic, partitions, (short) 1).configs(configs))).all().get();
+        admin.createTopics(List.of(new NewTopic("java-" + topic, partitions, (short) -1).configs(configs))).all().get();
         return "java-" + topic;
     }
 

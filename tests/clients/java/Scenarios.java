@@ -54,12 +54,12 @@ public class Scenarios extends Frame {
     }
 
     static void administer() throws Exception {
-        same(1, admin.describeCluster().nodes().get().size(), "nodes");
+        same(brokers, admin.describeCluster().nodes().get().size(), "nodes");
         String topic = create("admin", 3, Map.of("retention.ms", "3600000"));
         eventually("the topic is listed", () -> admin.listTopics().names().get().contains(topic));
         fails(TopicExistsException.class, () -> create("admin", 1));
         fails(InvalidReplicationFactorException.class,
-            () -> admin.createTopics(List.of(new NewTopic("java-r", 1, (short) 3))).all().get());
+            () -> admin.createTopics(List.of(new NewTopic("java-r", 1, (short) (brokers + 1)))).all().get());
         same(3, admin.describeTopics(List.of(topic)).allTopicNames().get().get(topic).partitions().size(), "partitions");
         admin.createPartitions(Map.of(topic, NewPartitions.increaseTo(5))).all().get();
         eventually("five partitions", () ->

@@ -2,7 +2,7 @@
 const { AdminClient, KafkaJS: { Kafka, PartitionAssigners } } = require('@confluentinc/kafka-javascript')
 const { bootstrap, run } = require('./scenarios.js')
 
-const kafka = new Kafka({ kafkaJS: { brokers: [bootstrap], clientId: 'confluent-js' }, log_level: 0 })
+const kafka = new Kafka({ kafkaJS: { brokers: bootstrap.split(','), clientId: 'confluent-js' }, log_level: 0 })
 
 run({
   name: 'confluent-js',

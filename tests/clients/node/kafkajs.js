@@ -5,7 +5,7 @@ const { bootstrap, isOutage, run } = require('./scenarios.js')
 const patience = { retries: 1000, initialRetryTime: 100, maxRetryTime: 1000 }
 // Its connections have a patience of their own, which a slow start of a broker exceeds.
 const connecting = isOutage ? { retry: patience } : {}
-const kafka = new Kafka({ brokers: [bootstrap], clientId: 'kafkajs', logLevel: logLevel.NOTHING, ...connecting })
+const kafka = new Kafka({ brokers: bootstrap.split(','), clientId: 'kafkajs', logLevel: logLevel.NOTHING, ...connecting })
 const held = new Map()
 
 run({

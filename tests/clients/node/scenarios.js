@@ -59,7 +59,7 @@ async function create (name, numPartitions, configs = {}) {
   const created = await admin.createTopics({
     // That wait of kafkajs ends with an error where a broker learns of the topic a little later.
     ...(adapter.has.waitForLeaders ? { waitForLeaders: false } : {}),
-    topics: [{ topic, numPartitions, replicationFactor: 1, configEntries }],
+    topics: [{ topic, numPartitions, replicationFactor: -1, configEntries }],
     timeout: PATIENCE_MS
   })
   if (!created) throw new Error(`${topic} already exists`)

@@ -24,7 +24,7 @@ async def admin():
 async def create(name, partitions, config=None):
     topic = f"aiokafka-{name}"
     client = await admin()
-    response = await client.create_topics([NewTopic(topic, partitions, 1, topic_configs=config)])
+    response = await client.create_topics([NewTopic(topic, partitions, bootstrap.count(",") + 1, topic_configs=config)])
     await client.close()
     if error := response.topic_errors[0][1]:
         raise for_code(error)(topic)
@@ -40,7 +40,7 @@ async def eventually(what, probe):
 
 async def send(topic, records, **more):
     """records: (partition, key, value, timestamp[, headers])."""
-    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, **more)
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, **{"acks": "all", **more})
     await producer.start()
     try:
         sent = [await producer.send(topic, value, key=key, partition=partition, timestamp_ms=timestamp,

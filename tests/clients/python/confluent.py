@@ -22,7 +22,7 @@ def wait(futures):
 
 def create(name, partitions, **config):
     topic = f"confluent-{name}"
-    wait(admin.create_topics([NewTopic(topic, partitions, 1, config=config)]))
+    wait(admin.create_topics([NewTopic(topic, partitions, -1, config=config)]))
     # librdkafka takes metadata from the broker only now and then: a new topic may be unknown to it for a while.
     eventually(f"{topic} is known", lambda: len(admin.list_topics(topic).topics[topic].partitions) == partitions)
     return topic
@@ -67,7 +67,7 @@ def poll(source, count):
 
 def administer():
     topic = create("admin", 3, **{"retention.ms": "3600000"})
-    same("TOPIC_ALREADY_EXISTS", code_of(lambda: wait(admin.create_topics([NewTopic(topic, 1, 1)]))), "again")
+    same("TOPIC_ALREADY_EXISTS", code_of(lambda: wait(admin.create_topics([NewTopic(topic, 1, -1)]))), "again")
     wait(admin.create_partitions([NewPartitions(topic, 5)]))
     eventually("five partitions", lambda: len(admin.list_topics(topic).topics[topic].partitions) == 5)
     step = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.APPEND)
@@ -428,7 +428,7 @@ def topic_created_again():
     wait(admin.delete_topics([topic]))
 
     def created():
-        return code_of(lambda: wait(admin.create_topics([NewTopic(topic, 1, 1)]))) == "none"
+        return code_of(lambda: wait(admin.create_topics([NewTopic(topic, 1, -1)]))) == "none"
 
     eventually("the name is free", created)
     [(error, message)] = send(topic, [(0, None, "new", 0, None)])

@@ -91,7 +91,7 @@ impl Frame {
         configs: &[(&str, &str)],
     ) -> Result<String, RDKafkaErrorCode> {
         let name = format!("rdkafka-{name}");
-        let mut topic = NewTopic::new(&name, partitions, TopicReplication::Fixed(1));
+        let mut topic = NewTopic::new(&name, partitions, TopicReplication::Fixed(-1));
         for (key, value) in configs {
             topic = topic.set(key, value);
         }

@@ -21,7 +21,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-var bootstrap = os.Args[1]
+var bootstrap = strings.Split(os.Args[1], ",")
 var admin *kadm.Client
 
 func main() {
@@ -65,7 +65,7 @@ func main() {
 }
 
 func client(more ...kgo.Opt) *kgo.Client {
-	options := append([]kgo.Opt{kgo.SeedBrokers(bootstrap), kgo.FetchMaxWait(100 * time.Millisecond)}, more...)
+	options := append([]kgo.Opt{kgo.SeedBrokers(bootstrap...), kgo.FetchMaxWait(100 * time.Millisecond)}, more...)
 	return Value(kgo.NewClient(options...))
 }
 
@@ -76,7 +76,7 @@ func create(name string, partitions int32, more ...string) string {
 	for n := 0; n < len(more); n += 2 {
 		configs[more[n]] = &more[n+1]
 	}
-	Must(Value(admin.CreateTopics(Patient(), partitions, 1, configs, topic)).Error())
+	Must(Value(admin.CreateTopics(Patient(), partitions, -1, configs, topic)).Error())
 	return topic
 }
 
@@ -112,7 +112,7 @@ func read(topic string, partitions int32, count int, more ...kgo.Opt) []*kgo.Rec
 
 func administer() error {
 	topic := create("admin", 2)
-	again := Value(admin.CreateTopics(Patient(), 1, 1, nil, topic))
+	again := Value(admin.CreateTopics(Patient(), 1, -1, nil, topic))
 	if !errors.Is(again[topic].Err, kerr.TopicAlreadyExists) {
 		return fmt.Errorf("created again: %v", again[topic].Err)
 	}
@@ -384,7 +384,7 @@ func values(topic string, count int, more ...kgo.Opt) []string {
 func transactions() error {
 	topic, input := create("txn", 1), create("txn-input", 1)
 	send(input, numbered(3, 1))
-	session := Value(kgo.NewGroupTransactSession(kgo.SeedBrokers(bootstrap), kgo.TransactionalID("franz-txn"),
+	session := Value(kgo.NewGroupTransactSession(kgo.SeedBrokers(bootstrap...), kgo.TransactionalID("franz-txn"),
 		kgo.ConsumerGroup("franz-txn"), kgo.ConsumeTopics(input), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.RequireStableFetchOffsets()))
 	defer session.Close()
@@ -421,7 +421,7 @@ func transactionsCopy() error {
 	for _, record := range send(input, numbered(30, 2)) {
 		wanted = append(wanted, string(record.Value))
 	}
-	session := Value(kgo.NewGroupTransactSession(kgo.SeedBrokers(bootstrap), kgo.TransactionalID("franz-copy"),
+	session := Value(kgo.NewGroupTransactSession(kgo.SeedBrokers(bootstrap...), kgo.TransactionalID("franz-copy"),
 		kgo.ConsumerGroup("franz-copy"), kgo.ConsumeTopics(input), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.RequireStableFetchOffsets()))
 	defer session.Close()
@@ -652,7 +652,7 @@ func createdAgain() error {
 	send(topic, []*kgo.Record{{Value: []byte("old")}})
 	Must(Value(admin.DeleteTopics(Patient(), topic)).Error())
 	Must(Eventually("the name is free again", func() bool {
-		return Value(admin.CreateTopics(Patient(), 1, 1, nil, topic)).Error() == nil
+		return Value(admin.CreateTopics(Patient(), 1, -1, nil, topic)).Error() == nil
 	}))
 	send(topic, []*kgo.Record{{Value: []byte("new")}})
 	return Same("new", string(read(topic, 1, 1)[0].Value), "the only record")

@@ -15,8 +15,8 @@ import (
 	"github.com/segmentio/kafka-go"
 )
 
-var bootstrap = os.Args[1]
-var client = &kafka.Client{Addr: kafka.TCP(bootstrap), Timeout: Patience}
+var bootstrap = strings.Split(os.Args[1], ",")
+var client = &kafka.Client{Addr: kafka.TCP(bootstrap...), Timeout: Patience}
 
 func main() {
 	switch Mode() {
@@ -53,7 +53,7 @@ func create(name string, partitions int, more ...string) string {
 		configs = append(configs, kafka.ConfigEntry{ConfigName: more[n], ConfigValue: more[n+1]})
 	}
 	Must(createTopic(kafka.TopicConfig{
-		Topic: topic, NumPartitions: partitions, ReplicationFactor: 1, ConfigEntries: configs,
+		Topic: topic, NumPartitions: partitions, ReplicationFactor: -1, ConfigEntries: configs,
 	}))
 	return topic
 }
@@ -65,7 +65,7 @@ func createTopic(topic kafka.TopicConfig) error {
 
 func administer() error {
 	topic := create("admin", 2)
-	again := createTopic(kafka.TopicConfig{Topic: topic, NumPartitions: 1, ReplicationFactor: 1})
+	again := createTopic(kafka.TopicConfig{Topic: topic, NumPartitions: 1, ReplicationFactor: -1})
 	if !errors.Is(again, kafka.TopicAlreadyExists) {
 		return fmt.Errorf("created again: %v", again)
 	}
@@ -104,7 +104,7 @@ func administer() error {
 
 func send(topic string, codec kafka.Compression, messages []kafka.Message) {
 	writer := &kafka.Writer{
-		Addr: kafka.TCP(bootstrap), Topic: topic, Compression: codec, BatchTimeout: 10 * time.Millisecond,
+		Addr: kafka.TCP(bootstrap...), Topic: topic, Compression: codec, BatchTimeout: 10 * time.Millisecond,
 		RequiredAcks: kafka.RequireAll, BatchBytes: SizesMax,
 	}
 	Must(writer.WriteMessages(Patient(), messages...))
@@ -122,7 +122,7 @@ func roundTrip(name string, codec kafka.Compression) error {
 	}
 	send(topic, codec, messages)
 	reader := kafka.NewReader(kafka.ReaderConfig{
-		Brokers: []string{bootstrap}, Topic: topic, Partition: 0, MaxWait: 100 * time.Millisecond,
+		Brokers: bootstrap, Topic: topic, Partition: 0, MaxWait: 100 * time.Millisecond,
 	})
 	defer reader.Close()
 	for n := range 300 {
@@ -138,7 +138,7 @@ func groupResume() error {
 	topic := create("resume", 1)
 	read := func() string {
 		reader := kafka.NewReader(kafka.ReaderConfig{
-			Brokers: []string{bootstrap}, Topic: topic, GroupID: "kafka-go-resume", MaxWait: 100 * time.Millisecond,
+			Brokers: bootstrap, Topic: topic, GroupID: "kafka-go-resume", MaxWait: 100 * time.Millisecond,
 			StartOffset: kafka.FirstOffset, HeartbeatInterval: 200 * time.Millisecond,
 		})
 		defer reader.Close()
@@ -152,7 +152,7 @@ func groupResume() error {
 // stored is all of partition 0, from the start.
 func stored(topic string, count int) []kafka.Message {
 	reader := kafka.NewReader(kafka.ReaderConfig{
-		Brokers: []string{bootstrap}, Topic: topic, MaxWait: 100 * time.Millisecond, MaxBytes: 2 * SizesMax,
+		Brokers: bootstrap, Topic: topic, MaxWait: 100 * time.Millisecond, MaxBytes: 2 * SizesMax,
 	})
 	defer reader.Close()
 	var got []kafka.Message
@@ -188,7 +188,7 @@ func sizes() error {
 
 func tooLarge() error {
 	topic := create("too-large", 1, "max.message.bytes", "20000")
-	writer := &kafka.Writer{Addr: kafka.TCP(bootstrap), Topic: topic, BatchTimeout: 10 * time.Millisecond, MaxAttempts: 1,
+	writer := &kafka.Writer{Addr: kafka.TCP(bootstrap...), Topic: topic, BatchTimeout: 10 * time.Millisecond, MaxAttempts: 1,
 		RequiredAcks: kafka.RequireAll}
 	defer writer.Close()
 	err := writer.WriteMessages(Patient(), kafka.Message{Value: Sized(30_000)})
@@ -204,7 +204,7 @@ func tooLarge() error {
 
 func reader(group, topic string) *kafka.Reader {
 	return kafka.NewReader(kafka.ReaderConfig{
-		Brokers: []string{bootstrap}, Topic: topic, GroupID: "kafka-go-" + group, MaxWait: 100 * time.Millisecond,
+		Brokers: bootstrap, Topic: topic, GroupID: "kafka-go-" + group, MaxWait: 100 * time.Millisecond,
 		StartOffset: kafka.FirstOffset, HeartbeatInterval: 200 * time.Millisecond, SessionTimeout: 6 * time.Second,
 		JoinGroupBackoff: 100 * time.Millisecond, CommitInterval: 100 * time.Millisecond,
 	})
@@ -265,7 +265,7 @@ func commitAsync() error {
 	topic := create("async", 1)
 	send(topic, 0, []kafka.Message{{Value: []byte("a")}, {Value: []byte("b")}})
 	source := kafka.NewReader(kafka.ReaderConfig{
-		Brokers: []string{bootstrap}, Topic: topic, GroupID: "kafka-go-async", MaxWait: 100 * time.Millisecond,
+		Brokers: bootstrap, Topic: topic, GroupID: "kafka-go-async", MaxWait: 100 * time.Millisecond,
 		StartOffset: kafka.FirstOffset, CommitInterval: 100 * time.Millisecond,
 	})
 	defer source.Close()
@@ -292,7 +292,7 @@ func offsetsByTime() error {
 	if _, ok := at.Offsets[1]; !ok {
 		return fmt.Errorf("at 1500: %v", at.Offsets)
 	}
-	source := kafka.NewReader(kafka.ReaderConfig{Brokers: []string{bootstrap}, Topic: topic, MaxWait: 100 * time.Millisecond})
+	source := kafka.NewReader(kafka.ReaderConfig{Brokers: bootstrap, Topic: topic, MaxWait: 100 * time.Millisecond})
 	defer source.Close()
 	Must(source.SetOffsetAt(Patient(), time.UnixMilli(2500)))
 	return Same(int64(2), Value(source.ReadMessage(Patient())).Offset, "reading from 2500 on")
@@ -304,7 +304,7 @@ func createdAgain() error {
 	deleted := Value(client.DeleteTopics(Patient(), &kafka.DeleteTopicsRequest{Topics: []string{topic}}))
 	Must(deleted.Errors[topic])
 	Must(Eventually("the name is free", func() bool {
-		return createTopic(kafka.TopicConfig{Topic: topic, NumPartitions: 1, ReplicationFactor: 1}) == nil
+		return createTopic(kafka.TopicConfig{Topic: topic, NumPartitions: 1, ReplicationFactor: -1}) == nil
 	}))
 	send(topic, 0, []kafka.Message{{Value: []byte("new")}})
 	got := stored(topic, 1)[0]
@@ -323,7 +323,7 @@ func outage() error {
 	}()
 	// One at a time: without idempotence what is sent again could overtake or be overtaken.
 	writer := &kafka.Writer{
-		Addr: kafka.TCP(bootstrap), Topic: topic, BatchTimeout: time.Millisecond, RequiredAcks: kafka.RequireAll,
+		Addr: kafka.TCP(bootstrap...), Topic: topic, BatchTimeout: time.Millisecond, RequiredAcks: kafka.RequireAll,
 		MaxAttempts: 1000, WriteBackoffMin: 100 * time.Millisecond, WriteBackoffMax: 500 * time.Millisecond,
 	}
 	sent := 0
