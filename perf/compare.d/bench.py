@@ -181,7 +181,7 @@ def settle(run: Run, windows_max: int, enough) -> bool:
 
 
 def brief(shown: dict[str, float]) -> str:
-    wanted = ("MB/s", "broker CPU s/GB", "broker CPU µs/request", "client CPU s/GB", "p50 ms", "p99 ms", "p99.9 ms", "memory MiB")
+    wanted = ("MB/s", "broker CPU s/GB", "broker CPU µs/request", "kernel threads CPU s/GB", "client CPU s/GB", "p50 ms", "p99 ms", "p99.9 ms", "memory MiB")
     extra = [name for name in shown if name not in wanted and not name.startswith(("records", "broker"))]
     return "  ".join(f"{name} {shown[name]:.3g}" for name in (*wanted, *extra) if name in shown)
 

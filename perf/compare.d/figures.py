@@ -29,6 +29,7 @@ def of_run(run: Measurement, workload: Workload) -> dict[str, float]:
         figures["records/s"] = main.records / main.seconds if main.seconds else 0.0
     if run.cpu_per_gb is not None:
         figures["broker CPU s/GB"] = run.cpu_per_gb
+        figures["kernel threads CPU s/GB"] = run.kernel_cpu_seconds / (run.bytes / 1e9)
         figures["client CPU s/GB"] = run.client_cpu_seconds / (run.bytes / 1e9)
     requests = sum(side.requests for side in (run.produced, run.consumed) if side)
     if requests and not run.beside_another:

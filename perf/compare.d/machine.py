@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import platform
@@ -14,12 +15,28 @@ from dataclasses import dataclass, field
 PAGE = os.sysconf("SC_PAGE_SIZE")
 PR_SET_PDEATHSIG = 1
 SYS_CACHESTAT = 451
+KERNEL_THREADS_PARENT = "2"
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def cpu_seconds(*pids: int) -> float:
     """Processor time of processes with all their threads, those that have ended too, to the nanosecond."""
     return sum(time.clock_gettime(~pid << 3 | 2) for pid in pids)
+
+
+def kernel_thread_seconds() -> float:
+    """Processor time of all threads of the kernel that there are: write-back of what nobody asked it to write is theirs."""
+    total = 0
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            with open(f"{entry.path}/stat") as stat:
+                if stat.read().rsplit(")", 1)[1].split()[1] != KERNEL_THREADS_PARENT:
+                    continue
+            with open(f"{entry.path}/schedstat") as schedstat:
+                total += int(schedstat.read().split()[0])
+    return total / 1e9
 
 
 def resident_mib(*pids: int) -> float:
