@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::name_and_value;
 use super::output::{Failure, Output};
-use crate::server::{self, FirstQuorum, FormatError};
+use crate::server::{self, Done, FirstQuorum, FormatError};
 
 const EXAMPLES: &str = "Examples:
   kuring format --new-id
@@ -36,7 +36,8 @@ pub(super) struct FormatArguments {
     /// A property that overrides the file's
     #[arg(long, value_name = "NAME=VALUE", value_parser = name_and_value)]
     set: Vec<(String, String)>,
-    /// Directories that are this node's and this cluster's already are no failure
+    /// Directories that are this node's and this cluster's already are no failure, and stay as they are; one that was not
+    /// used yet and not told who votes is told
     #[arg(long)]
     ignore_formatted: bool,
     /// This controller is the first voter of a new cluster
@@ -65,9 +66,17 @@ pub(super) fn run(arguments: FormatArguments) -> Result<(), Failure> {
     let ignore_formatted = arguments.ignore_formatted;
     let formatted = server::format(arguments.config, &arguments.set, &cluster_id, ignore_formatted, &quorum)
         .map_err(|FormatError(message)| Failure::Told(message))?;
-    for (path, is_new) in formatted {
-        let what = if is_new { "formatted" } else { "was formatted before" };
+    for (path, done) in formatted.directories {
+        let what = match done {
+            Done::All => "formatted",
+            Done::Voters => "was formatted before, and knows who votes now",
+            Done::Nothing => "was formatted before",
+        };
         out.write(format!("{}: {what}\n", path.display()).as_bytes())?;
     }
-    out.finish()
+    out.finish()?;
+    if let Some(warning) = formatted.warning {
+        eprintln!("kuring: {warning}");
+    }
+    Ok(())
 }

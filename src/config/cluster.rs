@@ -93,7 +93,8 @@ pub struct ChangingConfig {
     pub joins_by_itself: bool,
     /// It names nobody but itself: unless it was told who votes, it is a node alone.
     pub may_be_alone: bool,
-    /// Why it must not be one of several as it is, which a node alone need not hear.
+    /// Why it must not be one of several machines as it is, which a node alone need not hear. Its
+    /// [`ClusterConfig::security`] is then [`PeerSecurity::Loopback`], though it listens elsewhere, too.
     pub fault: Option<String>,
 }
 

@@ -40,6 +40,8 @@ pub use join::{change_request, read_changed};
 pub use leadership::Leadership;
 pub use log_files::LogError;
 pub use producer_ids::ProducerIds;
-pub use quorum::{Begin, ChangingVoters, Images, Leaderships, OpenError, Quorum, Settings, Timing};
+pub use quorum::{
+    Begin, ChangingVoters, Images, Leaderships, OpenError, Quorum, Settings, Timing, identity_path,
+};
 pub use snapshots::SnapshotError;
 pub use voters::{VoterChange, VoterKey};

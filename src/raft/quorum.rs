@@ -648,7 +648,7 @@ fn first_seat(node: BrokerId) -> Result<Seat, OpenError> {
 }
 
 /// Beside the log's directory, so that it stays when that is emptied.
-fn identity_path(dir: &Path) -> PathBuf {
+pub fn identity_path(dir: &Path) -> PathBuf {
     dir.with_extension("identity")
 }
 

@@ -47,7 +47,7 @@ const DRAIN_MAX: Duration = Duration::from_millis(1000);
 const DRAIN_POLL: Duration = Duration::from_millis(5);
 
 /// The metadata log's directory beside the partitions'.
-const METADATA_DIR: &str = "kuring-metadata";
+pub(super) const METADATA_DIR: &str = "kuring-metadata";
 
 /// A listener that is bound and accepts nothing yet.
 struct Bound {

@@ -77,10 +77,28 @@ pub(super) fn settle(config: &mut BrokerConfig) -> Result<(), StartError> {
     let Some(changing) = changing.filter(|changing| changing.may_be_alone) else { return Ok(()) };
     match (first_voters(config)?, &changing.fault) {
         (None, _) => config.cluster = None,
-        (Some(_), Some(fault)) => return Err(StartError::Cluster(fault.clone())),
+        (Some(first), Some(fault)) => match keep_to_this_machine(&first, config.node_id, fault) {
+            Ok(warning) => tracing::warn!("{warning}"),
+            Err(refusal) => return Err(StartError::Cluster(refusal)),
+        },
         (Some(_), None) => {}
     }
     Ok(())
+}
+
+/// What becomes of a controller whose file does not say how it knows the others: the first of a cluster needs nobody. As
+/// Kafka's own `server.properties` it serves, and lets nodes of its machine in; the warning says so.
+pub(super) fn keep_to_this_machine(
+    first: &[FirstVoter],
+    own: BrokerId,
+    fault: &str,
+) -> Result<String, String> {
+    match first {
+        [only] if only.key.node == own => {
+            Ok(format!("nodes on other machines cannot join this one as it is set up: {fault}"))
+        }
+        _ => Err(fault.to_owned()),
+    }
 }
 
 fn first_voters(config: &BrokerConfig) -> Result<Option<Vec<FirstVoter>>, StartError> {

@@ -1,10 +1,11 @@
 //! Makes log directories those of a node of a cluster, before it starts for the first time.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use super::cluster::own_address;
-use super::{StartError, load};
-use crate::base::TopicId;
+use super::broker::METADATA_DIR;
+use super::cluster::{keep_to_this_machine, own_address};
+use super::{StartError, import, load};
+use crate::base::{BrokerId, TopicId};
 use crate::config::BrokerConfig;
 use crate::io::os::OsFiles;
 use crate::log::{DirLock, LogDir, MetaProperties};
@@ -44,29 +45,47 @@ pub enum FirstQuorum {
     NotHere,
 }
 
-/// Writes `meta.properties` into every log directory of the configuration; each with whether it was new. Looks at all of
-/// them before the first is written.
+/// What has become of the directories.
+#[derive(Debug)]
+pub struct Formatted {
+    pub directories: Vec<(PathBuf, Done)>,
+    /// What the operator should know before the start, in a line.
+    pub warning: Option<String>,
+}
+
+/// What was done in one of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Done {
+    All,
+    /// It was formatted without a word of who votes, and has not been used since.
+    Voters,
+    Nothing,
+}
+
+/// Writes `meta.properties` into every log directory of the configuration. Looks at all of them before the first is
+/// written.
 pub fn format(
     config: Option<PathBuf>,
     set: &[(String, String)],
     cluster_id: &str,
     ignore_formatted: bool,
     quorum: &FirstQuorum,
-) -> Result<Vec<(PathBuf, bool)>, FormatError> {
+) -> Result<Formatted, FormatError> {
     if cluster_id.parse::<TopicId>().is_err() {
         return Err(FormatError(format!(
             "{cluster_id:?} is no cluster id: wanted 22 letters as `kuring format --new-id` prints them"
         )));
     }
     let config = load(config.as_deref(), set)?.config;
-    let first = first_voters(&config, quorum)?;
+    let mut first = first_voters(&config, quorum)?;
+    let warning = warning(&config, first.as_deref()).map_err(FormatError)?;
     let mut directories = Vec::new();
     for path in &config.log_dirs {
         let lock = DirLock::acquire(path).map_err(StartError::from)?;
         let known = MetaProperties::read(&OsFiles, path).map_err(StartError::from)?;
         let is_ours =
             |known: &MetaProperties| known.cluster_id == cluster_id && known.node_id == config.node_id;
-        match &known {
+        let done = match &known {
             Some(known) if !is_ours(known) => {
                 return Err(FormatError(format!(
                     "{} is node {}'s of cluster {}",
@@ -76,28 +95,88 @@ pub fn format(
                 )));
             }
             Some(_) if !ignore_formatted => {
-                return Err(FormatError(format!("{} is formatted already", path.display())));
+                return Err(FormatError(format!(
+                    "{} is formatted already; --ignore-formatted leaves what is, and adds what is missing",
+                    path.display()
+                )));
             }
-            _ => directories.push((path, lock, known.is_none())),
-        }
+            Some(known) if *path == config.metadata_log_dir => match &mut first {
+                Some(voters) if wants_voters(path)? => {
+                    take_directory(voters, config.node_id, known.directory_id, quorum)
+                        .map_err(FormatError)?;
+                    Done::Voters
+                }
+                _ => Done::Nothing,
+            },
+            Some(_) => Done::Nothing,
+            None => Done::All,
+        };
+        directories.push((path, lock, done));
     }
     let mut formatted = Vec::new();
-    for (path, _lock, is_new) in directories {
-        if is_new {
-            let first = first.as_ref().filter(|_| *path == config.metadata_log_dir);
+    for (path, _lock, done) in directories {
+        let first = first.as_ref().filter(|_| *path == config.metadata_log_dir);
+        if let Some(voters) = first.filter(|_| done != Done::Nothing) {
+            // First: a directory that is formatted has what belongs to it.
+            std::fs::create_dir_all(path)
+                .and_then(|()| raft::write_first_voters(&OsFiles, path, voters))
+                .map_err(|error| FormatError(format!("{}: {error}", path.display())))?;
+        }
+        if done == Done::All {
             let own = first.and_then(|voters| voters.iter().find(|voter| voter.key.node == config.node_id));
             let id = own.map(|own| TopicId(own.key.directory));
-            if let Some(voters) = first {
-                // First: a directory that is formatted has what belongs to it.
-                std::fs::create_dir_all(path)
-                    .and_then(|()| raft::write_first_voters(&OsFiles, path, voters))
-                    .map_err(|error| FormatError(format!("{}: {error}", path.display())))?;
-            }
             LogDir::format(&OsFiles, path, cluster_id, config.node_id, id).map_err(StartError::from)?;
         }
-        formatted.push((path.clone(), is_new));
+        formatted.push((path.clone(), done));
     }
-    Ok(formatted)
+    Ok(Formatted { directories: formatted, warning })
+}
+
+/// What `serve` is going to say of a file that does not tell how its node knows the others; an error: that it refuses.
+fn warning(config: &BrokerConfig, first: Option<&[FirstVoter]>) -> Result<Option<String>, String> {
+    let changing = config.cluster.as_ref().and_then(|cluster| cluster.changing.as_ref());
+    match (first, changing.and_then(|changing| changing.fault.as_ref())) {
+        (Some(first), Some(fault)) => keep_to_this_machine(first, config.node_id, fault).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// Whether nobody told the directory of the metadata log who votes. An error: it is too late for that.
+fn wants_voters(path: &Path) -> Result<bool, FormatError> {
+    if raft::read_first_voters(&OsFiles, path).map_err(FormatError)?.is_some() {
+        return Ok(false);
+    }
+    let own = path.join(METADATA_DIR);
+    let is_used = [&own, &raft::identity_path(&own)].into_iter().any(|path| path.exists());
+    match is_used || import::is_beside(&OsFiles, path) {
+        false => Ok(true),
+        true => Err(FormatError(format!(
+            "{} was formatted without a word of who votes and has been in use since: it is too late for one",
+            path.display()
+        ))),
+    }
+}
+
+/// A directory that was formatted before keeps its id.
+fn take_directory(
+    voters: &mut [FirstVoter],
+    own: BrokerId,
+    directory: TopicId,
+    quorum: &FirstQuorum,
+) -> Result<(), String> {
+    let Some(voter) = voters.iter_mut().find(|voter| voter.key.node == own) else { return Ok(()) };
+    match quorum {
+        _ if directory.is_zero() => {
+            Err("the metadata log's directory was formatted without a directory.id".to_owned())
+        }
+        FirstQuorum::Initial(_) if voter.key.directory != directory.0 => Err(format!(
+            "--initial-controllers: node {own} has the directory id {directory}, which it was formatted with"
+        )),
+        _ => {
+            voter.key.directory = directory.0;
+            Ok(())
+        }
+    }
 }
 
 /// What is left for the first start beside the metadata log; `None`: nothing. As Kafka's `StorageTool` decides it.
@@ -144,11 +223,14 @@ mod tests {
 
     const ID: &str = "MkU3OEVBNTcwNTJENDM2Qg";
 
-    fn run(dirs: &str, node: &str, id: &str, ignore_formatted: bool) -> Result<Vec<bool>, String> {
+    fn run(dirs: &str, node: &str, id: &str, ignore_formatted: bool) -> Result<Vec<Done>, String> {
         let set = [("log.dirs", dirs), ("node.id", node)].map(|(name, value)| (name.into(), value.into()));
-        let formatted = format(None, &set, id, ignore_formatted, &FirstQuorum::Unsaid);
-        let formatted = formatted.map(|list| list.iter().map(|(_, is_new)| *is_new).collect());
-        formatted.map_err(|FormatError(message)| message)
+        done(format(None, &set, id, ignore_formatted, &FirstQuorum::Unsaid))
+    }
+
+    fn done(formatted: Result<Formatted, FormatError>) -> Result<Vec<Done>, String> {
+        let formatted = formatted.map_err(|FormatError(message)| message)?;
+        Ok(formatted.directories.iter().map(|(_, done)| *done).collect())
     }
 
     #[test]
@@ -156,10 +238,10 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let [one, two] = ["one", "two"].map(|name| home.path().join(name));
         let both = format!("{},{}", one.display(), two.display());
-        assert_eq!(run(&one.display().to_string(), "3", ID, false), Ok(vec![true]));
+        assert_eq!(run(&one.display().to_string(), "3", ID, false), Ok(vec![Done::All]));
         assert!(run(&both, "3", ID, false).unwrap_err().contains("formatted already"));
         assert!(!two.join("meta.properties").exists(), "nothing is done by halves");
-        assert_eq!(run(&both, "3", ID, true), Ok(vec![false, true]));
+        assert_eq!(run(&both, "3", ID, true), Ok(vec![Done::Nothing, Done::All]));
         let text = std::fs::read_to_string(two.join("meta.properties")).unwrap();
         assert!(text.contains(&format!("cluster.id={ID}")) && text.contains("node.id=3"), "{text}");
         assert!(run(&both, "4", ID, true).unwrap_err().contains("node 3's of cluster"));
@@ -228,5 +310,67 @@ mod tests {
         ] {
             assert_eq!(told(&home.path().join(dir), more, &quorum), Ok("none".to_owned()), "{dir}");
         }
+    }
+
+    /// As Kafka's own server.properties, but for the directory.
+    fn as_kafkas_file(
+        home: &Path,
+        quorum: &FirstQuorum,
+        ignore_formatted: bool,
+    ) -> Result<Formatted, FormatError> {
+        let set = [
+            ("process.roles", "broker,controller"),
+            ("node.id", "1"),
+            ("controller.quorum.bootstrap.servers", "localhost:9093"),
+            ("listeners", "PLAINTEXT://:9092,CONTROLLER://:9093"),
+            ("inter.broker.listener.name", "PLAINTEXT"),
+            ("advertised.listeners", "PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093"),
+            ("controller.listener.names", "CONTROLLER"),
+            ("log.dirs", home.to_str().unwrap()),
+        ];
+        format(None, &set.map(|(name, value)| (name.into(), value.into())), ID, ignore_formatted, quorum)
+    }
+
+    #[test]
+    fn kafkas_own_file_is_enough_for_a_node_alone_and_not_for_one_of_several() {
+        let home = tempfile::tempdir().unwrap();
+        let [alone, first, other] = ["alone", "first", "other"].map(|name| home.path().join(name));
+        assert_eq!(as_kafkas_file(&alone, &FirstQuorum::Unsaid, false).unwrap().warning, None);
+        let warning = as_kafkas_file(&first, &FirstQuorum::Standalone, false).unwrap().warning.unwrap();
+        let expected =
+            "nodes on other machines cannot join this one as it is set up: kuring.peers.secret.file: not set";
+        assert!(warning.starts_with(expected), "{warning}");
+        let two = "1@localhost:9093:JEXY6aqzQY-32P5TStzaFg,2@far:9093:MvDxzVmcRsaTz33bUuRU6A".to_owned();
+        for quorum in [FirstQuorum::NotHere, FirstQuorum::Initial(two)] {
+            let FormatError(refusal) = as_kafkas_file(&other, &quorum, false).unwrap_err();
+            assert!(refusal.starts_with("kuring.peers.secret.file: not set"), "{refusal}");
+        }
+        assert!(!other.exists(), "what serve would refuse is not formatted");
+    }
+
+    #[test]
+    fn who_votes_may_be_told_later_until_the_first_start() {
+        let home = tempfile::tempdir().unwrap();
+        let again = |quorum: &FirstQuorum, ignore| done(as_kafkas_file(home.path(), quorum, ignore));
+        assert_eq!(again(&FirstQuorum::Unsaid, false), Ok(vec![Done::All]));
+        let refusal = again(&FirstQuorum::Standalone, false).unwrap_err();
+        assert!(refusal.contains("is formatted already; --ignore-formatted leaves what is"), "{refusal}");
+        let own = MetaProperties::read(&OsFiles, home.path()).unwrap().unwrap().directory_id;
+        let initial = |id| FirstQuorum::Initial(format!("1@localhost:9093:{id}"));
+        let refusal = again(&initial("JEXY6aqzQY-32P5TStzaFg".to_owned()), true).unwrap_err();
+        assert!(refusal.contains(&own.to_string()), "{refusal}");
+        assert_eq!(again(&FirstQuorum::Standalone, true), Ok(vec![Done::Voters]));
+        let voters = raft::read_first_voters(&OsFiles, home.path()).unwrap().unwrap();
+        let key = VoterKey { node: BrokerId(1), directory: own.0 };
+        assert_eq!(voters.iter().map(|voter| voter.key).collect::<Vec<_>>(), [key]);
+        // Once told it is not told otherwise; who says nothing changes nothing.
+        for quorum in [FirstQuorum::Standalone, initial(own.to_string()), FirstQuorum::Unsaid] {
+            assert_eq!(again(&quorum, true), Ok(vec![Done::Nothing]));
+        }
+        std::fs::remove_file(raft::first_voters_path(home.path())).unwrap();
+        std::fs::create_dir(home.path().join(METADATA_DIR)).unwrap();
+        let refusal = again(&FirstQuorum::Standalone, true).unwrap_err();
+        assert!(refusal.contains("has been in use since"), "{refusal}");
+        assert_eq!(again(&FirstQuorum::Unsaid, true), Ok(vec![Done::Nothing]));
     }
 }

@@ -24,7 +24,7 @@ use std::time::Duration;
 use crate::base::{clock, log_queue};
 use crate::config::{BrokerConfig, Loaded, Source};
 use crate::io::signal;
-pub use format::{FirstQuorum, FormatError, format, new_cluster_id};
+pub use format::{Done, FirstQuorum, FormatError, Formatted, format, new_cluster_id};
 
 /// Exit code for a configuration or a machine that kuring cannot start with.
 const EXIT_CANNOT_START: u8 = 1;

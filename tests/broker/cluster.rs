@@ -31,6 +31,8 @@ const FAILOVER_MS: &str = "2000";
 /// Elsewhere it is kuring's own, so that a busy machine fences nobody.
 pub(super) const KILLS: [(&str, &str); 2] =
     [("broker.session.timeout.ms", "3000"), ("broker.heartbeat.interval.ms", "500")];
+/// Nodes know each other by being on one machine.
+pub(super) const NO_SECRET: [(&str, &str); 1] = [("kuring.peers.secret.file", "")];
 /// For others to lead what a killed broker led: its session, if it was the controller twice, and a busy machine.
 const TAKEOVER_MAX: Duration = Duration::from_secs(18);
 
@@ -135,6 +137,19 @@ impl Cluster {
         let mut cluster =
             Self { nodes: Vec::new(), controllers: Vec::new(), voters: format!("1@127.0.0.1:{port}") };
         cluster.push_controller(&port, &["--standalone"], more);
+        cluster.start_stopped();
+        cluster
+    }
+
+    /// The same with what Kafka's own `server.properties` says of the controllers' listener and of the quorum.
+    pub(super) fn start_as_kafkas_file_says() -> Self {
+        let ports = free_ports(2);
+        let voters = format!("1@localhost:{}", ports[1]);
+        let listeners = format!("PLAINTEXT://127.0.0.1:{},CONTROLLER://:{}", ports[0], ports[1]);
+        let advertised = format!("PLAINTEXT://127.0.0.1:{},CONTROLLER://localhost:{}", ports[0], ports[1]);
+        let mut cluster = Self { nodes: Vec::new(), controllers: Vec::new(), voters };
+        let own = [("listeners", listeners.as_str()), ("advertised.listeners", &advertised)];
+        cluster.push_controller("0", &["--standalone"], &[&own[..], &NO_SECRET].concat());
         cluster.start_stopped();
         cluster
     }

@@ -8,7 +8,7 @@ use kafka_protocol::messages::{AddRaftVoterRequest, ApiVersionsRequest, RemoveRa
 use kafka_protocol::protocol::StrBytes;
 use uuid::Uuid;
 
-use super::cluster::{Cluster, KILLS, create_through};
+use super::cluster::{Cluster, KILLS, NO_SECRET, create_through};
 use super::harness::raw::Raw;
 use super::harness::{Broker, eventually};
 use super::quorum::{ids, quorum_now};
@@ -94,6 +94,26 @@ fn kraft_version(node: &Broker) -> (bool, Option<i16>) {
     let is_it = |name: &StrBytes| name.as_str() == "kraft.version";
     let finalized = answer.finalized_features.iter().find(|it| is_it(&it.name));
     (answer.supported_features.iter().any(|it| is_it(&it.name)), finalized.map(|it| it.max_version_level))
+}
+
+#[test]
+fn a_first_controller_that_listens_everywhere_serves_and_lets_its_machine_in() {
+    if Broker::is_kafka() {
+        return;
+    }
+    let mut cluster = Cluster::start_as_kafkas_file_says();
+    cluster.await_brokers(&[1]);
+    create(&cluster, "one");
+    let log = cluster.nodes[0].log();
+    assert!(
+        log.contains("nodes on other machines cannot join") && log.contains("kuring.peers.secret.file"),
+        "{log}"
+    );
+    cluster.add_controller(&NO_SECRET);
+    cluster.start_stopped();
+    cluster.await_brokers(&[1, 2]);
+    add_until_done(&cluster, 2, directory(&cluster.nodes[1]));
+    await_quorum(&cluster, &[1, 2], &[]);
 }
 
 #[test]
