@@ -238,10 +238,15 @@ pub(super) const FETCH_SESSION_SLOTS: &str = "fetch_sessions";
 const LIMITS: [(&str, &str); 10] = [
     (
         CONNECTIONS_REFUSED,
-        "A connection waited: max.connections, of the broker or a listener, or the descriptors were used up.",
+        "A connection waited, or was closed at a controller's listener: max.connections, of the broker or a listener, or \
+         the descriptors were used up.",
     ),
     (CONNECTIONS_PER_IP, "A connection was closed: over max.connections.per.ip or its override."),
-    (CREATION_RATE, "A connection waited for max.connection.creation.rate, of the broker or a listener."),
+    (
+        CREATION_RATE,
+        "A connection waited for max.connection.creation.rate, of the broker or a listener, or was closed for it at a \
+         controller's listener.",
+    ),
     (
         IP_CREATION_RATE,
         "A connection was closed after a while: its address has the quota connection_creation_rate.",

@@ -204,6 +204,12 @@ crate::counters! {
         pub accepts_failed: limit "accept_descriptors",
         /// A connection to the admin listener came while as many as it takes were open.
         pub admin_connections_refused: limit "admin_connections",
+        /// A connection to the controllers' listener came while as many were open as it takes.
+        pub peers_refused: limit "peer_connections",
+        /// A connection to the controllers' listener was closed for another: too many had not said hello.
+        pub strangers_closed: limit "peer_strangers",
+        /// A client of Kafka's came to a controller's listener while as many were there as it takes.
+        pub controller_clients_refused: limit "controller_clients",
         /// A member's JoinGroup, SyncGroup or heartbeat would have taken the groups beyond kuring.groups.bytes.max.
         pub members_refused: limit "group_bytes",
         /// A subscription by an expression was wrong, or too much for its group.

@@ -230,10 +230,11 @@ impl Connection {
             }
             End::Io(_) | End::Send(SendError::Peer(_)) => tracing::debug!(%peer, "connection lost: {end}"),
             End::Send(_) => tracing::error!(%peer, "connection closed: {end}"),
-            End::Frame(_) | End::Header(_) | End::Api(_) | End::Memory | End::Greeting(_) => {
+            End::Frame(_) | End::Header(_) | End::Api(_) | End::Memory => {
                 self.count(&end);
                 tracing::info!(%peer, "connection closed: {end}");
             }
+            End::Greeting(_) => self.tell_of_refused(peer.ip(), &end),
         }
         self.listener.ended.increment();
         self.connections.count_closed(self.registered.entry.closed.get().unwrap_or(end.reason()));

@@ -11,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::hold::IpLimits;
+use crate::base::PROCESS;
 use crate::base::clock::{self, Monotonic};
 use crate::config::{ConnectionLimits, ListenerName};
 use crate::metadata::ClientQuotas;
@@ -56,9 +57,10 @@ pub struct GateCounts {
     pub over_ip: u64,
     /// Held and then closed: `connection_creation_rate` of the address.
     pub over_ip_rate: u64,
-    /// Made to wait: `max.connections`, the broker's or a listener's, or the descriptors.
+    /// Made to wait, or closed at a controller's listener: `max.connections`, the broker's or a listener's, or the
+    /// descriptors.
     pub waited_for_place: u64,
-    /// Made to wait: `max.connection.creation.rate`, the broker's or a listener's.
+    /// Made to wait, or closed at a controller's listener: `max.connection.creation.rate`, the broker's or a listener's.
     pub waited_for_rate: u64,
     /// Connections of other listeners closed for one of the inter-broker listener.
     pub displaced: u64,
@@ -208,10 +210,19 @@ impl Gate {
         }
         let mut state = self.state();
         let there = state.per_listener.get(listener).copied().unwrap_or(0);
-        let must_wait = !state.has_place(listener)
-            || state.total >= state.limits.total
-            || !state.rate_wait(listener, clock::monotonic()).is_zero();
-        if state.closed || there >= CONTROLLER_CLIENTS_MAX || must_wait {
+        if state.closed {
+            return None;
+        }
+        if there >= CONTROLLER_CLIENTS_MAX {
+            PROCESS.controller_clients_refused.increment();
+            return None;
+        }
+        if !state.has_place(listener) || state.total >= state.limits.total {
+            state.counts.waited_for_place += 1;
+            return None;
+        }
+        if !state.rate_wait(listener, clock::monotonic()).is_zero() {
+            state.counts.waited_for_rate += 1;
             return None;
         }
         state.count_rate(listener);
@@ -371,8 +382,10 @@ mod tests {
     fn clients_of_a_controller_are_few_wait_for_nothing_and_live_on_shard_zero() {
         let gate = Gate::new(limits(200, 200), 3, Some(&[1, 2]), None);
         let enter = || gate.enter_at_controller(&name("c"), HERE);
+        let refused_before = PROCESS.controller_clients_refused.get();
         let mut passes: Vec<Pass> = std::iter::from_fn(enter).collect();
         assert_eq!(passes.len() as u32, CONTROLLER_CLIENTS_MAX);
+        assert!(PROCESS.controller_clients_refused.get() > refused_before);
         assert!(passes.iter().all(|pass| pass.shard() == 0));
         assert!(gate.enter(&name("a"), HERE).is_some(), "they keep nobody else out");
         passes.pop();
@@ -380,6 +393,7 @@ mod tests {
         gate.set_limits(limits(62, 200));
         passes.pop();
         assert!(enter().is_none(), "nor do they wait");
+        assert_eq!(gate.counts().waited_for_place, 1);
         gate.set_limits(limits(200, 200));
         gate.close();
         assert!(enter().is_none());

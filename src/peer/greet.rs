@@ -7,16 +7,19 @@
 use bytes::Bytes;
 
 use super::hello::{self, Hello, Talk};
+use super::told::Told;
 use super::{Identity, Lane, PeerError, PeerKey, Refusal, Request, Security, frame};
 use crate::base::BrokerId;
 use crate::wire::ErrorCode;
 use crate::wire::header::CorrelationId;
 
 /// What this broker says of itself; one for the process, for all of its shards.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Greetings {
     identity: Identity,
     security: Security,
+    /// What the log was told of other brokers.
+    told: Told,
 }
 
 /// The two ends of a connection.
@@ -85,7 +88,11 @@ pub fn read_own(frame: &Bytes) -> Result<Request, PeerError> {
 
 impl Greetings {
     pub fn new(identity: Identity, security: Security) -> Self {
-        Self { identity, security }
+        Self { identity, security, told: Told::default() }
+    }
+
+    pub fn told(&self) -> &Told {
+        &self.told
     }
 
     /// Begins to greet the broker `wants`: the first frame to be sent to it.
@@ -113,7 +120,7 @@ impl Greetings {
 impl Dialling<'_> {
     /// Takes the answer to the hello, without its length: the frame to be sent next.
     pub fn answered(&self, answer: Bytes) -> Result<Vec<u8>, PeerError> {
-        let Greetings { identity, security } = self.greetings;
+        let Greetings { identity, security, .. } = self.greetings;
         let answer = frame::parse_answer(answer, 1, None)?;
         let (other, talk) = hello::conclude(&self.hello, &answer, security.secret())?;
         if other.cluster_id != identity.cluster_id || other.node != self.wants {

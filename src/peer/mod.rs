@@ -17,6 +17,7 @@ mod links;
 mod roster;
 mod secret;
 mod serve;
+mod told;
 
 use std::future::Future;
 use std::io;

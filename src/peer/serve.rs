@@ -15,8 +15,9 @@ use super::frame::OWN_KEYS_FROM;
 use super::hello::{self, Hello};
 use super::links::is_on_this_machine;
 use super::roster::Roster;
+use super::told::Told;
 use super::{Identity, Lane, PeerError, PeerKey, RECEIVE_BYTES_MAX, Refusal, Request, Security, within};
-use crate::base::BrokerId;
+use crate::base::{BrokerId, PROCESS, clock};
 use crate::io::chunk::ChunkPool;
 use crate::io::net::{Acceptor, Listener, Socket, SocketCloser, SocketOptions};
 use crate::io::runtime::{Mailbox, Queue, Sender, mailbox, spawn};
@@ -95,10 +96,13 @@ impl Doorway {
         listener.accept_with(move |fd, peer| {
             let before = count.fetch_add(1, Ordering::Relaxed);
             let place = Place(count.clone());
-            if before < CONNECTIONS_MAX {
-                // Refused: the shard has stopped, and the connection is closed with it.
-                let _ = self.0.push(Arrival { fd, peer, place });
+            if before >= CONNECTIONS_MAX {
+                PROCESS.peers_refused.increment();
+                tracing::warn!(%peer, "connection of a peer refused: {CONNECTIONS_MAX} are open");
+                return;
             }
+            // Refused: the shard has stopped, and the connection is closed with it.
+            let _ = self.0.push(Arrival { fd, peer, place });
         })
     }
 }
@@ -111,11 +115,18 @@ pub struct Server {
     pool: ChunkPool,
     service: Rc<dyn Service>,
     /// Of whom nothing is known yet, oldest first.
-    strangers: RefCell<BTreeMap<u64, SocketCloser>>,
+    strangers: RefCell<BTreeMap<u64, Stranger>>,
     /// A node has one connection of each lane: a second one takes the first one's place.
     peers: RefCell<HashMap<(BrokerId, Lane), (u64, SocketCloser)>>,
     next: Cell<u64>,
+    told: Told,
     stopped: Cell<bool>,
+}
+
+/// Whoever has not said who it is.
+struct Stranger {
+    from: SocketAddr,
+    closer: SocketCloser,
 }
 
 impl Server {
@@ -136,6 +147,7 @@ impl Server {
             strangers: RefCell::default(),
             peers: RefCell::default(),
             next: Cell::new(0),
+            told: Told::default(),
             stopped: Cell::new(false),
         });
         let (taker, Arrivals(mut mailbox)) = (server.clone(), arrivals);
@@ -152,7 +164,7 @@ impl Server {
     /// Closes all connections and takes no more.
     pub fn stop(&self) {
         self.stopped.set(true);
-        self.strangers.borrow().values().for_each(SocketCloser::close);
+        self.strangers.borrow().values().for_each(|stranger| stranger.closer.close());
         self.peers.borrow().values().for_each(|(_, closer)| closer.close());
     }
 
@@ -166,18 +178,23 @@ impl Server {
         if strangers.len() >= STRANGERS_MAX
             && let Some((_, oldest)) = strangers.pop_first()
         {
+            PROCESS.strangers_closed.increment();
+            let peer = oldest.from;
             tracing::warn!(
+                %peer,
                 "a connection is closed that has not said hello: {STRANGERS_MAX} others have not either"
             );
-            oldest.close();
+            oldest.closer.close();
         }
-        strangers.insert(number, socket.closer());
+        strangers.insert(number, Stranger { from: arrival.peer, closer: socket.closer() });
         drop(strangers);
         let (server, peer) = (self.clone(), arrival.peer);
         spawn(Queue::Control, "peer", async move {
             let _place = arrival.place;
-            if let Err(error) = server.serve(socket, number).await {
-                tracing::info!(%peer, "connection of a peer closed: {error}");
+            if let Err(error) = server.serve(socket, number).await
+                && let Some(left_out) = server.told.of_comer(peer.ip(), &error, clock::monotonic())
+            {
+                tracing::info!(%peer, left_out, "connection of a peer closed: {error}");
             }
             server.strangers.borrow_mut().remove(&number);
             server.peers.borrow_mut().retain(|_, (other, _)| *other != number);

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::base::PROCESS;
 use crate::io::net::{Acceptor, Listener};
 use crate::io::runtime::{run_shard, sleep};
 use crate::io::threads::FileThreads;
@@ -368,11 +369,13 @@ fn strangers_that_say_nothing_or_rubbish_keep_nobody_out() {
             }
             silent
         };
+        let closed_before = PROCESS.strangers_closed.get();
         let silent = threads.run("strangers", talk).await;
         let links = links(identity(ONE), secret(1), address, &threads);
         let answer = links.link(TWO, Lane::Beat).call(PeerKey::RaftVote, b"in", LIMIT).await;
         assert_eq!(answer.unwrap(), &b"in"[..]);
         assert_eq!(node.service.asked.get(), 1);
+        assert!(PROCESS.strangers_closed.get() >= closed_before + 50);
         drop(silent);
         node.stop();
     });

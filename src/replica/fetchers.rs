@@ -127,7 +127,9 @@ impl Source {
             };
             match answered {
                 Ok(answer) => {
-                    self.failures = 0;
+                    if std::mem::take(&mut self.failures) > 0 {
+                        self.fetchers.greetings.told().forget_broker(self.broker);
+                    }
                     for task in self.fetcher.answered(answer, clock::monotonic()) {
                         self.carry_out(task).await;
                         yield_if_needed().await;
@@ -185,9 +187,10 @@ impl Source {
     async fn failed(&mut self, error: &PeerError) {
         self.connection = None;
         self.fetcher.disconnected();
-        // The first of a row, and once in a while: a broker that is down for a day fills no log.
-        if self.failures.is_multiple_of(64) {
-            tracing::warn!(broker = %self.broker, "nothing is fetched from it: {error}");
+        // Once for all shards, and once in a while: a broker that is down for a day fills no log.
+        let told = self.fetchers.greetings.told();
+        if let Some(left_out) = told.of_broker(self.broker, clock::monotonic()) {
+            tracing::warn!(broker = %self.broker, left_out, "nothing is fetched from it: {error}");
         }
         let pause = PAUSE_MIN.saturating_mul(1 << self.failures.min(10)).min(PAUSE_MAX);
         self.failures = self.failures.saturating_add(1);

@@ -1,10 +1,13 @@
 //! A broker at the other end says who it is before it asks what brokers alone may; and asks some of it in a form of
 //! kuring's own.
 
+use std::net::IpAddr;
+
 use bytes::Bytes;
 
 use super::{Connection, End};
 use crate::api::Piece;
+use crate::base::clock;
 use crate::peer::Ends;
 
 impl Connection {
@@ -30,6 +33,14 @@ impl Connection {
         match answer.refusal {
             Some(refusal) => Err(End::Greeting(refusal.into())),
             None => Ok(true),
+        }
+    }
+
+    /// A broker that is refused comes again, from each of its shards.
+    pub(super) fn tell_of_refused(&self, peer: IpAddr, end: &End) {
+        let told = self.shard.settings().greetings.as_ref().map(|greetings| greetings.told());
+        if let Some(left_out) = told.and_then(|told| told.of_comer(peer, end, clock::monotonic())) {
+            tracing::info!(%peer, left_out, "connection closed: {end}");
         }
     }
 }
