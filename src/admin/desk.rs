@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use futures::channel::oneshot;
 
@@ -49,6 +50,8 @@ pub(super) struct ShardReport {
 #[derive(Clone, Debug)]
 pub(super) struct ControlReport {
     pub(super) image: Arc<Image>,
+    /// As [`Quorum::silence`].
+    pub(super) silence: Duration,
     pub(super) commands: Vec<CommandSums>,
     pub(super) groups: BTreeMap<&'static str, u64>,
     pub(super) committed: Vec<Committed>,
@@ -170,6 +173,7 @@ async fn answer(
             });
             let report = ControlReport {
                 image: control.quorum.image(),
+                silence: control.quorum.silence(),
                 commands: commands.collect(),
                 groups: control.groups.look(|coordinator| coordinator.group_counts()),
                 transactions: control.transactions.look(|coordinator| coordinator.figures()),

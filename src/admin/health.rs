@@ -1,10 +1,13 @@
 //! `/health` and `/ready`: what was gathered, judged, as JSON with the reasons.
 
+use std::time::Duration;
+
 use serde::Serialize;
 
 use super::gather::Gathered;
 use super::{Phase, Sources};
 use crate::base::BrokerId;
+use crate::config::ClusterConfig;
 use crate::io::runtime::StallReport;
 use crate::metadata::Image;
 
@@ -94,14 +97,13 @@ pub(super) fn readiness(phase: Phase, sources: &Sources, gathered: &Gathered) ->
         None => reasons.push("shard-0, which has the metadata, does not answer".to_owned()),
         Some(control) => {
             let node = sources.config.node_id;
-            let reason = match sources.config.is_broker {
-                true => broker_reason(&control.image, node),
-                // As it has started now, or its phase would be another.
+            reasons.extend(match sources.config.is_broker {
+                true => broker_reason(&control.image, node).map(str::to_owned),
                 false => {
-                    control.image.controller(node).is_none().then_some("the controller is not registered")
+                    let silence_max = sources.config.cluster.as_ref().map(ClusterConfig::leader_silence_max);
+                    controller_reason(&control.image, node, control.silence, silence_max)
                 }
-            };
-            reasons.extend(reason.map(str::to_owned));
+            });
         }
     }
     let partitions = &mut readiness.partitions;
@@ -141,10 +143,25 @@ fn broker_reason(image: &Image, node: BrokerId) -> Option<&'static str> {
     }
 }
 
+/// Why the node does not serve as a controller that is no broker.
+fn controller_reason(
+    image: &Image,
+    node: BrokerId,
+    silence: Duration,
+    silence_max: Option<Duration>,
+) -> Option<String> {
+    // As it has started now, or its phase would be another.
+    if image.controller(node).is_none() {
+        return Some("the controller is not registered".to_owned());
+    }
+    let is_silent = silence_max.is_some_and(|max| silence >= max);
+    is_silent.then(|| {
+        format!("no leader of the metadata log with a majority was heard of for {} s", silence.as_secs())
+    })
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn stall(shard: &str, silent_ms: u64) -> StallReport {

@@ -51,6 +51,9 @@ const VOTERS_MAX: usize = 9;
 
 const SERVERS_MAX: usize = 32;
 
+/// Of [`ClusterConfig::leader_silence_max`].
+const LEADER_SILENCE_MIN: Duration = Duration::from_secs(5);
+
 /// A node among others.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ClusterConfig {
@@ -82,6 +85,13 @@ pub struct ClusterConfig {
     pub unclean_interval: Duration,
     /// Leaders send consumers to a replica in their rack (KIP-392).
     pub selects_by_rack: bool,
+}
+
+impl ClusterConfig {
+    /// A lost controller is replaced before this time, or its voters are no majority: only then is it missed.
+    pub fn leader_silence_max(&self) -> Duration {
+        LEADER_SILENCE_MIN.max(self.failover.saturating_mul(4))
+    }
 }
 
 /// A controller whose file does not name the voters.

@@ -1,5 +1,6 @@
 //! Who leads the metadata log, and how a log gets its first members.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use super::machine::Machine;
 use super::quorum::OpenError;
 use super::types::{Member, Membership, Seat, StoredMembership, Types};
 use crate::base::BrokerId;
+use crate::base::clock::{self, Monotonic};
 use crate::io::Files;
 use crate::io::runtime::{self, Queue};
 use crate::peer::{Address, Links, Roster};
@@ -58,6 +60,17 @@ impl Leadership {
 pub fn is_heard(metrics: &RaftMetrics<Types>, lease: Duration) -> bool {
     let is_answered = metrics.last_quorum_acked.is_some_and(|acked| acked.elapsed() < lease);
     is_answered || metrics.membership_config.voter_ids().eq([metrics.id])
+}
+
+/// How long nobody has led this node for sure, who was heard of last at `heard`: another one with a majority behind it,
+/// or itself.
+pub fn silence(metrics: &RaftMetrics<Types>, heard: Monotonic, now: Monotonic) -> Duration {
+    let leads = metrics.current_leader == Some(metrics.id);
+    match metrics.last_quorum_acked {
+        _ if leads && metrics.membership_config.voter_ids().eq([metrics.id]) => Duration::ZERO,
+        Some(acked) if leads => acked.elapsed().min(now.since(heard)),
+        _ => now.since(heard),
+    }
 }
 
 /// Makes this node the leader if it may be one alone, and waits until an entry of its own term, at
@@ -263,8 +276,14 @@ pub fn start_trimming<F: Files>(raft: Raft<F>, log: LogStore, snapshot_bytes: u6
     .detach();
 }
 
-/// Tells the commands' driver of each leadership of this node, and `on_failure` when the log has failed.
-pub fn start_watching(mut metrics: Metrics, messages: mpsc::Sender<Message>, on_failure: Rc<dyn Fn(&str)>) {
+/// Tells the commands' driver of each leadership of this node, and `on_failure` when the log has failed. A change counts
+/// as a word of a leader's: it takes a majority.
+pub fn start_watching(
+    mut metrics: Metrics,
+    messages: mpsc::Sender<Message>,
+    heard: Rc<Cell<Monotonic>>,
+    on_failure: Rc<dyn Fn(&str)>,
+) {
     runtime::spawn(Queue::Control, "leadership", async move {
         let mut known = Leadership { term: 0, leader: None, is_own: false };
         while metrics.changed().await.is_ok() {
@@ -279,6 +298,7 @@ pub fn start_watching(mut metrics: Metrics, messages: mpsc::Sender<Message>, on_
                 continue;
             }
             if now.leader != known.leader || now.term != known.term {
+                heard.set(clock::monotonic());
                 match now.leader {
                     Some(leader) => tracing::info!(controller = %leader, term = now.term, "the controller"),
                     None => tracing::info!(term = now.term, "no controller"),

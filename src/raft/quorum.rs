@@ -228,6 +228,8 @@ struct Voting {
     sessions: Rc<RefCell<Sessions>>,
     /// While this node leads, too; nobody's on a node alone.
     followers: Rc<RefCell<Followers>>,
+    /// When another leader spoke last, or who leads has changed.
+    heard: Rc<Cell<Monotonic>>,
     /// As [`ClusterLeader::lease`]; `None` for a node alone.
     lease: Option<Duration>,
     /// What nodes without a vote are given; a node alone has none beside it.
@@ -322,6 +324,7 @@ impl Quorum {
         let metrics = raft.metrics();
         let (messages, waiting) = mpsc::channel(COMMANDS_WAITING_MAX);
         let followers: Rc<RefCell<Followers>> = Rc::default();
+        let heard = Rc::new(Cell::new(clock::monotonic()));
         match &settings.peers {
             None => {
                 let member = Member { node: settings.node, ..Member::default() };
@@ -330,7 +333,7 @@ impl Quorum {
             }
             Some(links) => {
                 let on_failure = settings.on_failure.clone();
-                leadership::start_watching(metrics.clone(), messages.clone(), on_failure);
+                leadership::start_watching(metrics.clone(), messages.clone(), heard.clone(), on_failure);
                 match &seeker {
                     None => leadership::form(&raft, links).await?,
                     Some(_) => leadership::form_changing(&raft, links, seat, first).await?,
@@ -350,7 +353,7 @@ impl Quorum {
                 describe::start_noting(metrics.clone(), followers.clone());
             }
         }
-        let calls: Rc<dyn Serve> = Rc::new(RaftCalls::new(raft.clone()));
+        let calls: Rc<dyn Serve> = Rc::new(RaftCalls::new(raft.clone(), heard.clone()));
         let times = Rc::new(RefCell::new(Times::default()));
         let cluster = settings.peers.is_some().then(|| ClusterLeader {
             cluster_id: settings.cluster_id.clone(),
@@ -416,7 +419,8 @@ impl Quorum {
             driver.check_cluster(&settings.cluster_id, settings.dir, settings.begin).await?;
         }
         runtime::spawn(Queue::Control, "controller", driver.run(waiting)).detach();
-        let voting = Voting { messages, times, metrics, calls, sessions, followers, lease, feed, voters };
+        let voting =
+            Voting { messages, times, metrics, calls, sessions, followers, heard, lease, feed, voters };
         Ok(Self::new(settings.node, images, Part::Votes(voting)))
     }
 
@@ -438,6 +442,17 @@ impl Quorum {
         match &self.part {
             Part::Votes(voting) => Leadership::of(&voting.metrics),
             Part::Observes(_, leadership) => *leadership.borrow(),
+        }
+    }
+
+    /// How long nobody has led this controller for sure: it has heard of no leader or, while it leads itself, of no
+    /// majority. Zero for a node alone, and for one that is no controller.
+    pub fn silence(&self) -> Duration {
+        match &self.part {
+            Part::Votes(voting) if voting.lease.is_some() => {
+                leadership::silence(&voting.metrics.borrow_watched(), voting.heard.get(), clock::monotonic())
+            }
+            Part::Votes(_) | Part::Observes(..) => Duration::ZERO,
         }
     }
 

@@ -1,16 +1,18 @@
 //! What other controllers ask, answered by this node's openraft. Lives on shard 0.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::pin::Pin;
+use std::rc::Rc;
 
 use openraft::async_runtime::WatchReceiver as _;
+use openraft::raft::AppendEntriesResponse;
 use openraft::storage::Snapshot;
 
 use super::machine::{Machine, SnapshotBytes};
 use super::types::{self, Seat, SnapshotMeta, Types, Vote};
 use super::wire::{self, ChunkAnswer};
-use crate::base::BrokerId;
-use crate::base::crc32c;
+use crate::base::clock::{self, Monotonic};
+use crate::base::{BrokerId, crc32c};
 use crate::io::Files;
 use crate::metadata::DecodeError;
 use crate::peer::{PeerError, PeerKey, Request};
@@ -26,6 +28,8 @@ pub type Serving<'a> = Pin<Box<dyn Future<Output = Result<Vec<u8>, PeerError>> +
 /// openraft as others see it.
 pub struct RaftCalls<F: Files> {
     raft: openraft::Raft<Types, Machine<F>>,
+    /// When a leader that this node follows spoke last.
+    heard: Rc<Cell<Monotonic>>,
     /// A snapshot on its way; another one takes its place.
     incoming: RefCell<Option<Incoming>>,
 }
@@ -40,8 +44,8 @@ struct Incoming {
 }
 
 impl<F: Files> RaftCalls<F> {
-    pub fn new(raft: openraft::Raft<Types, Machine<F>>) -> Self {
-        Self { raft, incoming: RefCell::default() }
+    pub fn new(raft: openraft::Raft<Types, Machine<F>>, heard: Rc<Cell<Monotonic>>) -> Self {
+        Self { raft, heard, incoming: RefCell::default() }
     }
 
     async fn answer(&self, from: BrokerId, request: &Request) -> Result<Vec<u8>, PeerError> {
@@ -51,6 +55,9 @@ impl<F: Files> RaftCalls<F> {
                 let request = wire::read_append_request(body).map_err(unreadable)?;
                 self.check_seat(from, &request.vote)?;
                 let response = self.raft.append_entries(request).await.map_err(|_| PeerError::Closed)?;
+                if !matches!(response, AppendEntriesResponse::HigherVote(_)) {
+                    self.heard.set(clock::monotonic());
+                }
                 Ok(wire::append_answer(&response))
             }
             PeerKey::RaftVote => {
@@ -104,6 +111,7 @@ impl<F: Files> RaftCalls<F> {
         if !types::yields_to(&own, &chunk.vote) {
             return Ok(wire::chunk_answer(&ChunkAnswer { vote: own, next: 0, is_installed: false }));
         }
+        self.heard.set(clock::monotonic());
         let mut incoming = match self.incoming.take() {
             Some(incoming)
                 if incoming.vote == chunk.vote

@@ -227,7 +227,8 @@ impl Cluster {
     pub(super) fn road(&self, shard: &Rc<Shard>, quorum: &Rc<Quorum>) -> Rc<Road> {
         // Two that get lost, and the third one comes within the session.
         let beat_time = self.config.session_timeout / 4;
-        Road::new(shard.clone(), quorum.clone(), self.links(), self.config.failover, beat_time)
+        let search_time = self.config.leader_silence_max();
+        Road::new(shard.clone(), quorum.clone(), self.links(), search_time, beat_time)
     }
 
     /// Lets the other controllers in: the quorum can form.

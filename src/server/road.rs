@@ -29,8 +29,6 @@ const DESCRIPTION_CALL_MAX: Duration = Duration::from_secs(5);
 /// A command's way there and back, with the commit between; Kafka's `request.timeout.ms`.
 const COMMAND_CALL_MAX: Duration = Duration::from_secs(30);
 
-/// A command looks so long for a controller that takes it, and longer where one is replaced slowly.
-const SEARCH_TIME_MIN: Duration = Duration::from_secs(5);
 const SEARCH_PAUSE: Duration = Duration::from_millis(20);
 
 /// How long an answer waits for what it tells of to be here.
@@ -48,6 +46,7 @@ pub(super) struct Road {
     shard: Rc<Shard>,
     quorum: Rc<Quorum>,
     links: Rc<Links>,
+    /// A command looks so long for a controller that takes it.
     search_time: Duration,
     beat_time: Duration,
 }
@@ -60,15 +59,14 @@ enum Place {
 }
 
 impl Road {
-    /// `failover`: how fast a lost controller is replaced; `beat_time`: how long a heartbeat may take.
+    /// `search_time`: how long a controller is looked for; `beat_time`: how long a heartbeat may take.
     pub(super) fn new(
         shard: Rc<Shard>,
         quorum: Rc<Quorum>,
         links: Rc<Links>,
-        failover: Duration,
+        search_time: Duration,
         beat_time: Duration,
     ) -> Rc<Self> {
-        let search_time = SEARCH_TIME_MIN.max(failover.saturating_mul(4));
         let node = links.identity().node;
         Rc::new(Self { node, shard, quorum, links, search_time, beat_time })
     }

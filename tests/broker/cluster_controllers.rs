@@ -1,6 +1,7 @@
 //! Nodes that are controllers alone: they vote and lead the metadata log, keep no partition, and no client sees them.
 
 use std::collections::BTreeSet;
+use std::net::TcpStream;
 use std::time::Duration;
 
 use kafka_protocol::messages::delete_topics_request::DeleteTopicState;
@@ -10,7 +11,7 @@ use kafka_protocol::messages::{
 };
 use kafka_protocol::protocol::StrBytes;
 
-use super::admin::{get, metric};
+use super::admin::{get, metric, metric_with};
 use super::cluster::{Cluster, create_through, partitions};
 use super::cluster_elections::{await_replicas, create};
 use super::harness::client::{Client, Send};
@@ -111,6 +112,58 @@ fn three_controllers_lead_the_metadata_log_of_two_brokers() {
     no_client_sees_a_controller(&cluster, &[1, 2]);
     await_replicas(&cluster, "t", &[1, 2]);
     assert_eq!(Client::of(&cluster.nodes[1]).read("t", &[0], 4).len(), 4);
+}
+
+#[test]
+fn who_comes_to_a_controllers_listener_is_bounded_and_counted() {
+    if Broker::is_kafka() {
+        return;
+    }
+    let cluster = Cluster::start_apart(0, 1, 0);
+    let controller = &cluster.controllers[0];
+    let hits = |limit| metric_with(controller, "kuring_limit_hits_total", &[("limit", limit)]);
+    let silent: Vec<TcpStream> =
+        (0..40).map(|_| TcpStream::connect(controller.bootstrap()).expect("it listens")).collect();
+    eventually("the first ones make room", || (hits("peer_strangers") >= 8).then_some(()));
+    let first = format!("peer={}", silent[0].local_addr().expect("it is connected"));
+    let log = controller.log();
+    assert!(log.lines().any(|line| line.contains("has not said hello") && line.contains(&first)), "{log}");
+    drop(silent);
+    let request = ApiVersionsRequest::default()
+        .with_client_software_name(StrBytes::from_static_str("test"))
+        .with_client_software_version(StrBytes::from_static_str("1"));
+    let come = || {
+        let mut raw = Raw::connect(controller);
+        raw.send(4, &request);
+        matches!(raw.answer(PATIENCE), Answer::Frame(_)).then_some(raw)
+    };
+    let clients: Vec<Raw> = std::iter::from_fn(come).take(100).collect();
+    assert_eq!(clients.len(), 64);
+    assert_eq!(hits("controller_clients"), 1);
+    drop(clients);
+    eventually("there is room again", come);
+}
+
+#[test]
+fn a_controller_without_a_majority_is_not_ready_and_says_why() {
+    if Broker::is_kafka() {
+        return;
+    }
+    let mut cluster = Cluster::start_apart(0, 3, 0);
+    assert!(cluster.controllers.iter().all(is_ready));
+    // The last one follows, or leads; then the other one does.
+    for left in [2, 0] {
+        (0..3).filter(|index| *index != left).for_each(|index| cluster.controllers[index].kill());
+        assert!(is_ready(&cluster.controllers[left]), "a lost leader may be replaced soon");
+        let body = eventually("it is not ready", || {
+            let (code, body) = get(cluster.controllers[left].admin(), "/ready");
+            (code == 503).then_some(body)
+        });
+        assert!(body.contains("no leader of the metadata log with a majority was heard of for"), "{body}");
+        assert_eq!(get(cluster.controllers[left].admin(), "/health").0, 200);
+        cluster.start_stopped();
+        eventually("it is ready again", || is_ready(&cluster.controllers[left]).then_some(()));
+    }
 }
 
 /// What Kafka's controllers advertise and kuring's serve.
