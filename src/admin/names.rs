@@ -70,6 +70,8 @@ crate::families! {
 
     /// Fetches that wait for more to read.
     FETCHES_WAITING: gauge "kuring_fetches_waiting" [];
+    /// DeleteRecords requests that wait for replicas.
+    DELETIONS_WAITING: gauge "kuring_record_deletions_waiting" [];
     /// Produce requests that wait for the disk or for replicas.
     APPENDS_WAITING: gauge "kuring_appends_waiting" [];
     /// Received requests held in memory.

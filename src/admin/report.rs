@@ -194,6 +194,7 @@ fn memory(
 ) {
     let sum = |of: fn(&ShardReport) -> u64| reports.iter().map(|report| of(report)).sum::<u64>();
     text.add(&names::FETCHES_WAITING, &[], sum(|report| report.figures.fetches_parked as u64));
+    text.add(&names::DELETIONS_WAITING, &[], sum(|report| report.figures.deletions_waiting as u64));
     text.add(&names::SHARE_SESSIONS, &[], sum(|report| report.figures.share_sessions as u64));
     text.add(&names::SHARE_PARTITIONS, &[], sum(|report| report.figures.share_partitions as u64));
     text.add(&names::APPENDS_WAITING, &[], sum(|report| report.figures.appends_waiting as u64));

@@ -14,12 +14,11 @@ use super::client::{find_partition, find_replica, find_topic};
 use super::cluster_view::View;
 use super::fetch_session::{Context, SessionKey};
 use super::produce::current_leader;
-use super::shares::Shares;
+use super::shares::{Shares, Waiting};
 use super::{Client, CloseReason, Outcome, Piece, malformed, replica_fetch};
 use crate::base::clock::{self, Monotonic};
 use crate::base::{BrokerId, Budget};
 use crate::io::os::OsFiles;
-use crate::io::runtime::{Queue, spawn};
 use crate::log::{self, FileRange};
 use crate::metadata::Image;
 use crate::partition::Waterline;
@@ -27,7 +26,7 @@ use crate::shard::messages::{
     FetchPart, FetchReply, FetchRequest as OwnerFetch, FetchWait, FetchedData, FetchedPart, Follower, Reads,
     Reply, Request,
 };
-use crate::shard::{CallHandle, PartitionKey, ReplicationEnd, Shard};
+use crate::shard::{PartitionKey, ReplicationEnd};
 use crate::wire::ErrorCode;
 use crate::wire::fetch::{
     self, AbortedTransaction, DivergingEpoch, FetchPartition, FetchPartitionResponse, FetchRequest,
@@ -334,39 +333,6 @@ impl Ask {
     }
 }
 
-/// The fetches of a request that owners have not answered, by the number of the share. Dropped early, because
-/// the client has gone, it has them answered: they would wait their time out, and that is the client's choice.
-struct Waiting<'a> {
-    shard: &'a Rc<Shard>,
-    shares: &'a [Share],
-    handles: Vec<Option<CallHandle>>,
-}
-
-impl Waiting<'_> {
-    /// Has those that wait answer with what there is.
-    async fn hurry(&self) {
-        for (share, handle) in self.shares.iter().zip(&self.handles) {
-            if let Some(handle) = handle {
-                self.shard.hurry(share.owner, *handle).await;
-            }
-        }
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        if self.shard.is_stopping() {
-            // Its end answers them all.
-            return;
-        }
-        for (share, handle) in self.shares.iter().zip(&self.handles) {
-            let Some(handle) = *handle else { continue };
-            let (shard, owner) = (self.shard.clone(), share.owner);
-            spawn(Queue::Serve, "abandoned fetch", async move { shard.hurry(owner, handle).await }).detach();
-        }
-    }
-}
-
 /// Asks every owner and merges the answers. `bytes_min`, one for each share, lets them wait until one has that
 /// much; the others are then hurried.
 async fn ask_all(
@@ -377,8 +343,7 @@ async fn ask_all(
     merged: &mut [Merged],
 ) {
     let mut pending = FuturesUnordered::new();
-    let handles = Vec::with_capacity(shares.len());
-    let mut waiting = Waiting { shard: &client.shard, shares, handles };
+    let mut waiting = Waiting::new(&client.shard, shares.len());
     for (number, share) in shares.iter().enumerate() {
         let wait = bytes_min.map(|bytes| FetchWait { bytes_min: bytes[number], until: ask.until });
         let request = OwnerFetch {
@@ -390,7 +355,7 @@ async fn ask_all(
             wait,
         };
         let reply = client.shard.send(share.owner, Request::Fetch(request)).await;
-        waiting.handles.push(Some(reply.handle()));
+        waiting.begin(share.owner, &reply);
         pending.push(async move { (number, reply.await) });
     }
     let mut hurried = bytes_min.is_none();
@@ -408,7 +373,7 @@ async fn ask_all(
             },
         };
         let Some((number, reply)) = next else { break };
-        waiting.handles[number] = None;
+        waiting.end(shares[number].owner);
         let Reply::Fetch(FetchReply { parts, waited }) = reply else {
             crate::base::fatal("a fetch got another request's answer");
         };

@@ -2,7 +2,6 @@
 //! the partitions. The owners are asked one after the other, so that no more is acquired than is wanted; a fetch that
 //! finds nothing waits at all of them until the first has news.
 
-use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,17 +14,16 @@ use indexmap::IndexMap;
 use super::client::{Target, find_partition};
 use super::produce::current_leader;
 use super::share_session::{Context, Member, Named};
-use super::shares::{Share, Shares};
+use super::shares::{Share, Shares, Waiting};
 use super::{Client, CloseReason, Outcome, Piece, malformed};
 use crate::base::clock::{self, Monotonic};
-use crate::base::{BrokerId, LeaderEpoch, ShardId, TopicId};
+use crate::base::{BrokerId, LeaderEpoch, TopicId};
 use crate::config::ShareGroupConfig;
-use crate::io::runtime::{Queue, spawn};
 use crate::metadata::{ConfigResource, Image, SHARE_VERSION};
+use crate::shard::PartitionKey;
 use crate::shard::messages::{
     Reply, Request, ShareAnswer, ShareFetchPart, ShareFetchRequest as OwnerFetch, ShareSize, ShareWait,
 };
-use crate::shard::{CallHandle, PartitionKey, Shard};
 use crate::share::{AcknowledgeBatch, AcknowledgeKind, Wanted};
 use crate::wire::ErrorCode;
 use crate::wire::header::RequestHeader;
@@ -424,7 +422,7 @@ fn fetched_keys(share: &OwnerShare) -> Vec<PartitionKey> {
 /// Waits at all owners until the first has news, or the time is over.
 async fn wait(client: &Client, ask: &Ask<'_>, shares: &[OwnerShare]) {
     let mut pending = FuturesUnordered::new();
-    let mut waiting = Waiting { shard: &client.shard, calls: HashMap::new() };
+    let mut waiting = Waiting::new(&client.shard, shares.len());
     for share in shares {
         let keys = fetched_keys(share);
         if keys.is_empty() {
@@ -433,7 +431,7 @@ async fn wait(client: &Client, ask: &Ask<'_>, shares: &[OwnerShare]) {
         let wait = ShareWait { group: ask.member.group.clone(), keys, config: ask.config, until: ask.until };
         let owner = share.owner;
         let reply = client.shard.send(owner, Request::ShareWait(wait)).await;
-        waiting.calls.insert(owner, reply.handle());
+        waiting.begin(owner, &reply);
         pending.push(async move {
             drop(reply.await);
             owner
@@ -441,31 +439,9 @@ async fn wait(client: &Client, ask: &Ask<'_>, shares: &[OwnerShare]) {
     }
     let mut is_first = true;
     while let Some(owner) = pending.next().await {
-        waiting.calls.remove(&owner);
+        waiting.end(owner);
         if std::mem::take(&mut is_first) {
-            for (owner, call) in &waiting.calls {
-                client.shard.hurry(*owner, *call).await;
-            }
-        }
-    }
-}
-
-/// The waits that owners have not answered. Dropped early, because the client has gone, it has them answered.
-struct Waiting<'a> {
-    shard: &'a Rc<Shard>,
-    calls: HashMap<ShardId, CallHandle>,
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        if self.shard.is_stopping() {
-            // Its end answers them all.
-            return;
-        }
-        for (owner, call) in self.calls.drain() {
-            let shard = self.shard.clone();
-            let hurry = async move { shard.hurry(owner, call).await };
-            spawn(Queue::Serve, "abandoned share wait", hurry).detach();
+            waiting.hurry().await;
         }
     }
 }

@@ -5,9 +5,10 @@ use std::rc::Rc;
 
 use super::client::{Target, find_partition};
 use crate::base::{PartitionIndex, ShardId};
+use crate::io::runtime::{Queue, spawn};
 use crate::metadata::Image;
-use crate::shard::Shard;
 use crate::shard::messages::{Reply, Request};
+use crate::shard::{CallHandle, PendingReply, Shard};
 use crate::wire::ErrorCode;
 
 /// The place of a partition in a response.
@@ -50,7 +51,8 @@ impl<Part, At> Shares<Part, At> {
     }
 
     /// Asks every owner for its share, all at the same time. `request` makes the message, `answers` takes the
-    /// answers out of its reply: one for each part, in their order.
+    /// answers out of its reply: one for each part, in their order. Owners that keep their share hear of it when the
+    /// asker is gone.
     pub(super) async fn ask<Answer>(
         self,
         shard: &Rc<Shard>,
@@ -58,18 +60,65 @@ impl<Part, At> Shares<Part, At> {
         answers: impl Fn(Reply) -> Option<Vec<Answer>>,
     ) -> Vec<(At, Answer)> {
         let mut sent = Vec::with_capacity(self.0.len());
+        let mut waiting = Waiting::new(shard, self.0.len());
         for Share { owner, parts, places } in self.0 {
-            sent.push((places, shard.send(owner, request(parts)).await));
+            let pending = shard.send(owner, request(parts)).await;
+            waiting.begin(owner, &pending);
+            sent.push((owner, places, pending));
         }
         let mut answered = Vec::new();
-        for (places, pending) in sent {
-            let Some(answers) = answers(pending.await) else {
+        for (owner, places, pending) in sent {
+            let reply = pending.await;
+            waiting.end(owner);
+            let Some(answers) = answers(reply) else {
                 crate::base::fatal("a request between shards got another one's answer");
             };
             debug_assert_eq!(places.len(), answers.len());
             answered.extend(places.into_iter().zip(answers));
         }
         answered
+    }
+}
+
+/// Calls that their owners have not answered, one for each. Dropped early, because the client has gone, it has them
+/// answered: they would wait their time out, and that is the client's choice.
+pub(super) struct Waiting<'a> {
+    shard: &'a Rc<Shard>,
+    calls: Vec<(ShardId, CallHandle)>,
+}
+
+impl<'a> Waiting<'a> {
+    pub(super) fn new(shard: &'a Rc<Shard>, owners: usize) -> Self {
+        Self { shard, calls: Vec::with_capacity(owners) }
+    }
+
+    pub(super) fn begin(&mut self, owner: ShardId, call: &PendingReply) {
+        self.calls.push((owner, call.handle()));
+    }
+
+    pub(super) fn end(&mut self, owner: ShardId) {
+        self.calls.retain(|(other, _)| *other != owner);
+    }
+
+    /// Has those that wait answer with what there is.
+    pub(super) async fn hurry(&self) {
+        for (owner, call) in &self.calls {
+            self.shard.hurry(*owner, *call).await;
+        }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if self.shard.is_stopping() {
+            // Its end answers them all.
+            return;
+        }
+        // The number of one that is answered may soon be another one's.
+        for (owner, call) in self.calls.drain(..).filter(|(_, call)| self.shard.awaits(*call)) {
+            let shard = self.shard.clone();
+            spawn(Queue::Serve, "abandoned call", async move { shard.hurry(owner, call).await }).detach();
+        }
     }
 }
 

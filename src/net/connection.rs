@@ -505,7 +505,8 @@ impl Connection {
             // It came together with the request.
             self.client.note_more();
         }
-        let may_last = matches!(api.key, ApiKey::Fetch | ApiKey::JoinGroup | ApiKey::SyncGroup);
+        use ApiKey::{DeleteRecords, Fetch, JoinGroup, SyncGroup};
+        let may_last = matches!(api.key, DeleteRecords | Fetch | JoinGroup | SyncGroup);
         if may_last {
             self.enter(Phase::Parked);
         }

@@ -46,6 +46,7 @@ impl Shard {
         let mut planned = self.plan(&request, true);
         if request.follower.is_some() {
             self.followers_progressed(std::mem::take(&mut planned.progress));
+            self.wake_deletions_of(request.parts.iter().map(|part| part.key));
         }
         self.answer_or_park(Duration::ZERO, reply_to, request, planned);
     }
@@ -150,9 +151,10 @@ impl Shard {
             self.parked.borrow_mut().purgatory.drain_key(&watch, &mut completed);
         }
         self.complete_fetches(completed);
+        self.wake_deletions_of([key]);
     }
 
-    /// From here on no fetch waits: the broker stops, and its connections are to end.
+    /// From here on no fetch waits, nor who has records deleted: the broker stops, and its connections are to end.
     pub fn release_all_fetches(self: &Rc<Self>) {
         self.stopping.set(true);
         super::mesh::end_calls();
@@ -161,6 +163,7 @@ impl Shard {
         for key in keys {
             self.release_fetches(key);
         }
+        self.release_deletions();
     }
 
     /// Answers the fetches whose wait is over; whether there was one.
@@ -170,15 +173,21 @@ impl Shard {
         self.complete_fetches(expired);
     }
 
-    pub(super) fn hurry_fetch(self: &Rc<Self>, hurry: &HurryFetch) {
+    pub(super) fn hurry_kept(self: &Rc<Self>, hurry: &HurryFetch) {
         let parked = self.parked.borrow_mut().take(hurry.asker);
         match parked {
             Some(parked) => self.complete_fetch(parked),
+            None if self.hurry_deletion(hurry.asker) => {}
             None => self.hurry_share_wait(hurry.asker),
         }
     }
 
-    /// Asks `owner` to answer a pending fetch of this shard now.
+    /// Whether a call of this shard is not answered yet.
+    pub fn awaits(&self, call: CallHandle) -> bool {
+        self.mesh.awaits(call.0)
+    }
+
+    /// Asks `owner` to answer now what it keeps of this shard.
     pub async fn hurry(self: &Rc<Self>, owner: ShardId, call: CallHandle) {
         let asker = Asker { shard: self.id, call: call.0 };
         drop(self.send(owner, Request::HurryFetch(HurryFetch { asker })).await);

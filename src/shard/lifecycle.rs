@@ -62,6 +62,8 @@ impl Shard {
                 gone.push(key);
             }
         }
+        // Followers may have gone, leaderships may have moved.
+        self.wake_all_deletions();
         let configured = self.topics_configured_by(&changes.configs_changed);
         if gone.is_empty() && wanted.is_empty() && configured.is_empty() {
             self.mesh.push_reply(reply_to, Reply::Done);

@@ -162,6 +162,11 @@ impl Mesh {
         (reply_to, PendingReply { call, calls: self.calls.clone(), done: false })
     }
 
+    /// Whether a call is not answered yet.
+    pub(super) fn awaits(&self, call: CallId) -> bool {
+        matches!(self.calls.borrow().get(call.0), Some(CallState::Waiting(_) | CallState::Abandoned))
+    }
+
     /// Waits for a credit for `to`, in the order of asking.
     pub(super) async fn credit(&self, to: ShardId) {
         self.peers[to.index()].credits.take(1).await;

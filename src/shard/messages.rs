@@ -25,7 +25,7 @@ use crate::wire::ErrorCode;
 pub enum Request {
     Append(AppendRequest),
     Fetch(FetchRequest),
-    /// Answers a parked fetch of the same asker now, with what there is.
+    /// Answers what is kept for the same asker, a fetch or a deletion of records, now, with what there is.
     HurryFetch(HurryFetch),
     /// Acknowledgements of records, and more of them, for a member of a share group.
     ShareFetch(ShareFetchRequest),

@@ -175,6 +175,9 @@ crate::counters! {
         pub replication_held_follower: total "kuring_replication_held_follower_total",
         /// Requests that took kuring.request.log.slow.ms or longer.
         pub slow_requests: total "kuring_slow_requests_total",
+        /// A DeleteRecords request found as many waiting on its shard as may wait: it was answered with
+        /// REQUEST_TIMED_OUT at once.
+        pub deletions_refused: limit "record_deletions",
         /// Produce requests whose acknowledgement did not come in their time.
         pub append_timeouts: total "kuring_append_timeouts_total",
         /// A connection was silent for connections.max.idle.ms.
@@ -267,6 +270,7 @@ pub struct Shard {
     /// The settings that the last log was given.
     last_log_config: RefCell<Option<Arc<LogConfig>>>,
     parked: RefCell<parked::ParkedFetches>,
+    deletions: RefCell<deletions::Deletions>,
     shares: shares::Shares,
     timers: timers::Timers,
     /// Replicas with something in their queue.
@@ -331,7 +335,8 @@ impl Shard {
             publishing: RefCell::default(),
             replicas: RefCell::default(),
             last_log_config: RefCell::default(),
-            parked: RefCell::new(parked::ParkedFetches::new(crate::base::clock::monotonic())),
+            parked: RefCell::new(parked::ParkedFetches::of_fetches(crate::base::clock::monotonic())),
+            deletions: RefCell::new(deletions::waiting(crate::base::clock::monotonic())),
             shares: shares::Shares::new(),
             timers: timers::Timers::new(crate::base::clock::monotonic()),
             dirty: RefCell::default(),
@@ -498,7 +503,7 @@ impl Shard {
             Request::Append(append) => self.append(reply_to, append),
             Request::Fetch(fetch) => self.fetch(reply_to, fetch),
             Request::HurryFetch(hurry) => {
-                self.hurry_fetch(&hurry);
+                self.hurry_kept(&hurry);
                 self.mesh.push_reply(reply_to, Reply::Done);
             }
             Request::ShareFetch(request) => self.share_fetch(reply_to, request),

@@ -1,8 +1,9 @@
-//! Fetches that wait at their owner until there is enough to read. Each watches its partitions in a
-//! purgatory; an append asks only the fetches that watch its partition, and of these only the followers': consumers
-//! wait for the high watermark.
+//! Requests that wait at their owner ([`Keep`]), and of these the fetches that wait until there is enough to read.
+//! Each watches its partitions in a purgatory; an append asks only the fetches that watch its partition, and of these
+//! only the followers': consumers wait for the high watermark.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::rc::Rc;
 
 use super::mesh::{CallId, ReplyTo};
@@ -35,7 +36,7 @@ impl Watch {
 /// Fetches that one shard parks at most; a further one is answered at once with what there is.
 pub(super) const PARKED_FETCHES_MAX: usize = 65_536;
 
-/// Names a parked fetch from the outside: its asker's call.
+/// Names a request that is kept from the outside: its asker's call.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Asker {
     pub(super) shard: ShardId,
@@ -97,28 +98,64 @@ impl Parked {
 /// Partitions that all parked fetches of one shard name at most: about 150 bytes each.
 const PARKED_PARTS_MAX: usize = 1 << 20;
 
-pub(super) struct ParkedFetches {
-    pub(super) purgatory: Purgatory<Watch, Parked>,
+/// A request that its owner keeps for a while.
+pub(super) trait Kept {
+    /// What may end its wait.
+    type Key: Eq + Hash + Clone;
+
+    fn reply_to(&self) -> &ReplyTo;
+    fn keys(&self) -> Vec<Self::Key>;
+    /// Partitions that it names.
+    fn parts(&self) -> usize;
+}
+
+impl Kept for Parked {
+    type Key = Watch;
+
+    fn reply_to(&self) -> &ReplyTo {
+        &self.reply_to
+    }
+
+    fn keys(&self) -> Vec<Watch> {
+        let waterline = self.request.waterline;
+        self.request.parts.iter().map(|part| Watch::of(waterline, part.key)).collect()
+    }
+
+    fn parts(&self) -> usize {
+        self.request.parts.len()
+    }
+}
+
+/// Requests of one kind that one shard keeps.
+pub(super) struct Keep<Op: Kept> {
+    pub(super) purgatory: Purgatory<Op::Key, Op>,
     parts: usize,
+    parts_max: usize,
     by_asker: HashMap<Asker, WaitKey, ahash::RandomState>,
 }
 
+pub(super) type ParkedFetches = Keep<Parked>;
+
 impl ParkedFetches {
-    pub(super) fn new(now: Monotonic) -> Self {
-        Self { purgatory: Purgatory::new(now, PARKED_FETCHES_MAX), parts: 0, by_asker: HashMap::default() }
+    pub(super) fn of_fetches(now: Monotonic) -> Self {
+        Self::new(now, PARKED_FETCHES_MAX, PARKED_PARTS_MAX)
+    }
+}
+
+impl<Op: Kept> Keep<Op> {
+    /// So many requests, which name so many partitions, at most.
+    pub(super) fn new(now: Monotonic, requests_max: usize, parts_max: usize) -> Self {
+        let purgatory = Purgatory::new(now, requests_max);
+        Self { purgatory, parts: 0, parts_max, by_asker: HashMap::default() }
     }
 
-    /// Parks a fetch; gives it back when there is no room.
-    pub(super) fn park(&mut self, until: Monotonic, parked: Parked) -> Result<(), Box<Parked>> {
-        let asker = asker(&parked.reply_to);
-        let parts = parked.request.parts.len();
-        if self.parts + parts > PARKED_PARTS_MAX {
-            return Err(Box::new(parked));
+    /// Keeps a request; gives it back when there is no room.
+    pub(super) fn park(&mut self, until: Monotonic, kept: Op) -> Result<(), Box<Op>> {
+        let (asker, parts) = (asker(kept.reply_to()), kept.parts());
+        if self.parts + parts > self.parts_max {
+            return Err(Box::new(kept));
         }
-        let waterline = parked.request.waterline;
-        let keys: Vec<Watch> =
-            parked.request.parts.iter().map(|part| Watch::of(waterline, part.key)).collect();
-        match self.purgatory.watch(until, keys, parked) {
+        match self.purgatory.watch(until, kept.keys(), kept) {
             Ok(key) => {
                 self.by_asker.insert(asker, key);
                 self.parts += parts;
@@ -128,20 +165,75 @@ impl ParkedFetches {
         }
     }
 
-    pub(super) fn take(&mut self, asker: Asker) -> Option<Parked> {
+    pub(super) fn take(&mut self, asker: Asker) -> Option<Op> {
         let key = self.by_asker.remove(&asker)?;
-        let parked = self.purgatory.remove(key)?;
-        self.parts -= parked.request.parts.len();
-        Some(parked)
+        let kept = self.purgatory.remove(key)?;
+        self.parts -= kept.parts();
+        Some(kept)
     }
 
-    /// To be called for each fetch that the purgatory gave up.
-    pub(super) fn forget(&mut self, parked: &Parked) {
-        self.by_asker.remove(&asker(&parked.reply_to));
-        self.parts -= parked.request.parts.len();
+    /// To be called for each that the purgatory gave up.
+    pub(super) fn forget(&mut self, kept: &Op) {
+        self.by_asker.remove(&asker(kept.reply_to()));
+        self.parts -= kept.parts();
     }
 }
 
 pub(super) fn asker(reply_to: &ReplyTo) -> Asker {
     Asker { shard: reply_to.shard, call: reply_to.call }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::mesh::{Mesh, lanes};
+    use super::super::messages::Reply;
+    use super::*;
+
+    struct One(ReplyTo, usize);
+
+    impl Kept for One {
+        type Key = usize;
+
+        fn reply_to(&self) -> &ReplyTo {
+            &self.0
+        }
+
+        fn keys(&self) -> Vec<usize> {
+            (0..self.1).collect()
+        }
+
+        fn parts(&self) -> usize {
+            self.1
+        }
+    }
+
+    #[test]
+    fn no_more_is_kept_than_requests_and_partitions_may_be_and_its_asker_may_have_it_back() {
+        let mesh = Mesh::new(lanes(1).remove(0)).0;
+        let mut keep = Keep::new(Monotonic::ZERO, 2, 5);
+        let answer = |One(reply_to, _): One| mesh.push_reply(reply_to, Reply::Done);
+        let mut pending = Vec::new();
+        let mut park = |keep: &mut Keep<One>, parts| {
+            let (reply_to, call) = mesh.open_call();
+            pending.push(call);
+            let asker = asker(&reply_to);
+            let refused = keep.park(Monotonic::from_millis(10), One(reply_to, parts)).err();
+            refused.map(|refused| answer(*refused)).is_none().then_some(asker)
+        };
+        let first = park(&mut keep, 3).unwrap();
+        assert!(park(&mut keep, 3).is_none(), "too many partitions");
+        let second = park(&mut keep, 2).unwrap();
+        assert!(park(&mut keep, 0).is_none(), "too many requests");
+        answer(keep.take(first).unwrap());
+        assert!(keep.take(first).is_none());
+        park(&mut keep, 3).unwrap();
+        let mut expired = Vec::new();
+        keep.purgatory.advance(Monotonic::from_millis(20), &mut expired);
+        assert_eq!(expired.len(), 2);
+        for kept in expired {
+            keep.forget(&kept);
+            answer(kept);
+        }
+        assert!(keep.take(second).is_none() && keep.parts == 0);
+    }
 }

@@ -71,7 +71,7 @@ impl Timers {
     }
 }
 
-/// Starts the task that advances the wheel and the parked fetches.
+/// Starts the task that advances the wheel and what is kept.
 pub(super) fn start(shard: &Rc<Shard>) {
     let shard = shard.clone();
     spawn(Queue::Control, "wheel", async move {
@@ -80,12 +80,14 @@ pub(super) fn start(shard: &Rc<Shard>) {
             let mut expired = Vec::new();
             shard.timers.wheel.borrow_mut().advance(now, &mut expired);
             shard.expire_fetches(now);
+            shard.expire_deletions(now);
             for timer in expired {
                 shard.fire(timer);
             }
             let next = [
                 shard.timers.wheel.borrow().next_deadline(),
                 shard.parked.borrow().purgatory.next_deadline(),
+                shard.deletions.borrow().purgatory.next_deadline(),
             ];
             let until = next.into_iter().flatten().min().unwrap_or(now.plus(IDLE_SLEEP));
             shard.timers.armed_until.set(until);

@@ -123,6 +123,17 @@ impl<K: Eq + Hash + Clone, Op> Purgatory<K, Op> {
         }
     }
 
+    /// Asks each operation, whatever it watches, as [`Purgatory::check`] does.
+    pub fn check_all(&mut self, mut ready: impl FnMut(&mut Op) -> bool, completed: &mut Vec<Op>) {
+        let all = self.operations.iter_mut();
+        let found = all.filter_map(|(index, operation)| {
+            let key = WaitKey { index: index as u32, serial: operation.serial };
+            ready(&mut operation.op).then_some(key)
+        });
+        let found: Vec<WaitKey> = found.collect();
+        completed.extend(found.into_iter().filter_map(|key| self.remove(key)));
+    }
+
     /// Whether anything waits for `key`: a look-up, cheaper than preparing a [`Purgatory::check`].
     pub fn is_watched(&self, key: &K) -> bool {
         self.keys.contains_key(key)

@@ -1,8 +1,11 @@
 //! Records that are deleted on three processes: whoever asked is told when no replica that is alive has them any more.
 
+use std::time::{Duration, Instant};
+
 use kafka_protocol::messages::DeleteRecordsRequest;
 use kafka_protocol::messages::delete_records_request::{DeleteRecordsPartition, DeleteRecordsTopic};
 
+use super::admin::metric;
 use super::cluster::Cluster;
 use super::cluster_elections::{NONE, await_replicas, create, reassign};
 use super::harness::batch::Batch;
@@ -13,12 +16,15 @@ const TOPIC: &str = "deleted";
 const OFFSET_OUT_OF_RANGE: i16 = 1;
 const REQUEST_TIMED_OUT: i16 = 7;
 
-/// The code, and the low watermark.
-fn delete(node: &Broker, below: i64, timeout_ms: i32) -> (i16, i64) {
+fn deletion(below: i64, timeout_ms: i32) -> DeleteRecordsRequest {
     let partition = DeleteRecordsPartition::default().with_partition_index(0).with_offset(below);
     let topic = DeleteRecordsTopic::default().with_name(name(TOPIC)).with_partitions(vec![partition]);
-    let request = DeleteRecordsRequest::default().with_topics(vec![topic]).with_timeout_ms(timeout_ms);
-    let answer = Raw::connect(node).call(2, &request);
+    DeleteRecordsRequest::default().with_topics(vec![topic]).with_timeout_ms(timeout_ms)
+}
+
+/// The code, and the low watermark.
+fn delete(node: &Broker, below: i64, timeout_ms: i32) -> (i16, i64) {
+    let answer = Raw::connect(node).call(2, &deletion(below, timeout_ms));
     let partition = &answer.topics[0].partitions[0];
     (partition.error_code, partition.low_watermark)
 }
@@ -58,6 +64,41 @@ fn deleted_records_are_gone_from_every_replica_when_it_is_answered() {
     eventually("nobody waits for it any more", || (delete(leader, -1, 1_000) == (NONE, 10)).then_some(()));
     cluster.nodes[2].stand_still(false);
     eventually("it has heard of it", || (read(&cluster.nodes[2], 9) == OFFSET_OUT_OF_RANGE).then_some(()));
+}
+
+#[test]
+fn a_deletion_ends_with_its_time_or_with_the_connection_of_who_asked() {
+    if Broker::is_kafka() {
+        return;
+    }
+    // Whoever stands still counts as alive.
+    let cluster = Cluster::start_with(&[("broker.session.timeout.ms", "60000")]);
+    cluster.await_brokers(&[1, 2, 3]);
+    create(&cluster, TOPIC, &[&[1, 2, 3]]);
+    await_replicas(&cluster, TOPIC, &[1, 2, 3]);
+    let leader = &cluster.nodes[0];
+    let batch = Batch::now(&["a", "b", "c"]).encode();
+    eventually("broker 1 leads", || {
+        (Raw::connect(leader).produce(TOPIC, 0, -1, batch.clone()).error_code == NONE).then_some(())
+    });
+    let waits = |count| (metric(leader, "kuring_record_deletions_waiting") == count).then_some(());
+    cluster.nodes[2].stand_still(true);
+    let mut client = Raw::connect(leader);
+    client.send(2, &deletion(2, 600_000));
+    eventually("it waits for broker 3", || waits(1));
+    drop(client);
+    eventually("it is forgotten with its connection", || waits(0));
+    let begun = Instant::now();
+    assert_eq!(delete(leader, 2, 1_000), (REQUEST_TIMED_OUT, -1));
+    assert!(begun.elapsed() >= Duration::from_secs(1));
+    waits(0).expect("its time is over");
+    let mut client = Raw::connect(leader);
+    let sent = client.send(2, &deletion(2, 600_000));
+    eventually("it waits for broker 3", || waits(1));
+    cluster.nodes[2].stand_still(false);
+    let (answered, answer) = client.receive::<DeleteRecordsRequest>(2);
+    let partition = &answer.topics[0].partitions[0];
+    assert_eq!((answered, partition.error_code, partition.low_watermark), (sent, NONE, 2));
 }
 
 #[test]
