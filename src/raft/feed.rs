@@ -17,6 +17,7 @@ use super::leadership::{Leadership, Metrics};
 use super::log_store::{Behind, LogStore};
 use super::machine::Applied;
 use super::types::SnapshotMeta;
+use super::word::Word;
 use crate::base::clock::{self, Monotonic};
 use crate::base::crc32c;
 use crate::io::runtime::{self, Queue};
@@ -176,7 +177,6 @@ impl Feed {
     }
 
     fn say(&self, leadership: Leadership, part: Part<'_>) -> Vec<u8> {
-        let Leadership { term, leader, .. } = leadership;
-        feed_wire::answer(&Fed { term, leader, controllers: self.roster.controllers(), part })
+        feed_wire::answer(&Fed { word: Word::of(leadership, &self.roster), part })
     }
 }

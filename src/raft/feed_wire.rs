@@ -2,18 +2,16 @@
 //! as the bytes are there.
 //! ```text
 //! FetchLog  have (log id)? · (index · offset of a snapshot's part)? · wait ms
-//!           → term · leader + 1 or 0 · controllers: node, host, port · kind · what it says
+//!           → word · kind · what it says
 //! ```
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::codec::{self, decode_entry, encode_entry, read_log_id_option, write_log_id_option};
 use super::snapshots::SNAPSHOT_BYTES_MAX;
 use super::types::{Entry, LogId, SnapshotMeta};
-use crate::base::BrokerId;
+use super::word::Word;
 use crate::metadata::{DecodeError, Reader, Writer};
-use crate::peer::Address;
 
 /// Entries of one answer: as many as fit into this, and one in any case.
 const ENTRIES_BYTES_MAX: usize = 1 << 20;
@@ -39,10 +37,7 @@ pub struct FetchLog {
 /// What it gets.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Fed<'a> {
-    pub term: u64,
-    /// As far as whoever answers knows.
-    pub leader: Option<BrokerId>,
-    pub controllers: BTreeMap<BrokerId, Address>,
+    pub word: Word,
     pub part: Part<'a>,
 }
 
@@ -87,14 +82,7 @@ pub fn read_request(body: &[u8]) -> Result<FetchLog, DecodeError> {
 pub fn answer(fed: &Fed<'_>) -> Vec<u8> {
     let mut body = Vec::new();
     let mut writer = Writer(&mut body);
-    writer.unsigned(fed.term);
-    writer.unsigned(fed.leader.map_or(0, |leader| leader.0 as u64 + 1));
-    writer.unsigned(fed.controllers.len() as u64);
-    for (node, (host, port)) in &fed.controllers {
-        writer.unsigned(node.0 as u64);
-        writer.text(host);
-        writer.unsigned(u64::from(*port));
-    }
+    fed.word.write(&mut writer);
     match &fed.part {
         Part::NotHere => writer.u8(NOT_HERE),
         Part::OtherLog => writer.u8(OTHER_LOG),
@@ -130,18 +118,7 @@ fn write_entries(body: &mut Vec<u8>, entries: &[Entry]) {
 
 pub fn read_answer(body: &[u8]) -> Result<Fed<'_>, DecodeError> {
     let mut reader = Reader(body);
-    let term = reader.unsigned()?;
-    let leader = match reader.unsigned()? {
-        0 => None,
-        number => Some(node(number - 1)?),
-    };
-    let mut controllers = BTreeMap::new();
-    for _ in 0..reader.unsigned()? {
-        let node = node(reader.unsigned()?)?;
-        let host = reader.text()?.to_owned();
-        let port = u16::try_from(reader.unsigned()?).map_err(|_| DecodeError::Value("port"))?;
-        controllers.insert(node, (host, port));
-    }
+    let word = Word::read(&mut reader)?;
     let part = match reader.u8()? {
         NOT_HERE => Part::NotHere,
         OTHER_LOG => Part::OtherLog,
@@ -161,7 +138,7 @@ pub fn read_answer(body: &[u8]) -> Result<Fed<'_>, DecodeError> {
         _ => return Err(DecodeError::Value("kind of answer")),
     };
     reader.end()?;
-    Ok(Fed { term, leader, controllers, part })
+    Ok(Fed { word, part })
 }
 
 fn read_entries(reader: &mut Reader<'_>) -> Result<Vec<Entry>, DecodeError> {
@@ -182,16 +159,15 @@ fn read_size(reader: &mut Reader<'_>) -> Result<usize, DecodeError> {
     usize::try_from(reader.unsigned()?).map_err(|_| DecodeError::Value("size"))
 }
 
-fn node(number: u64) -> Result<BrokerId, DecodeError> {
-    i32::try_from(number).map(BrokerId).map_err(|_| DecodeError::Value("node id"))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use openraft::EntryPayload;
 
     use super::super::types::{CommittedLeaderId, Proposal};
     use super::*;
+    use crate::base::BrokerId;
     use crate::metadata::Record;
 
     fn log_id(index: u64) -> LogId {
@@ -206,7 +182,7 @@ mod tests {
     fn fed(part: Part<'_>) -> Fed<'_> {
         let controllers =
             BTreeMap::from([(BrokerId(1), ("one".to_owned(), 9093)), (BrokerId(0), ("::1".to_owned(), 1))]);
-        Fed { term: 7, leader: Some(BrokerId(0)), controllers, part }
+        Fed { word: Word { term: 7, leader: Some(BrokerId(0)), controllers }, part }
     }
 
     #[test]
@@ -237,8 +213,6 @@ mod tests {
                 }
             }
         }
-        let nobody = Fed { leader: None, ..fed(Part::NotHere) };
-        assert_eq!(read_answer(&answer(&nobody)), Ok(nobody));
     }
 
     #[test]

@@ -2,11 +2,10 @@
 //! shard 0.
 //! ```text
 //! Join          node · directory · host · port · seat + 1 or 0
-//!               → term · leader + 1 or 0 · controllers: node, host, port · seat + 1 or 0 · error code · words
+//!               → word · seat + 1 or 0 · error code · words
 //! ChangeVoters  add or remove · node · directory · wait ms → error code · words
 //! ```
 
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -15,10 +14,11 @@ use openraft::async_runtime::WatchReceiver as _;
 use super::leadership::{Leadership, Metrics};
 use super::types::Seat;
 use super::voters::{Join, Reconfigure, VoterChange, VoterKey};
+use super::word::{Word, read_address, write_address};
 use crate::base::BrokerId;
 use crate::io::runtime::{self, Queue};
 use crate::metadata::{DecodeError, Reader, Refusal, Writer};
-use crate::peer::{Address, Lane, Links, PeerKey};
+use crate::peer::{Lane, Links, PeerKey};
 use crate::wire::ErrorCode;
 
 const ASK_PAUSE: Duration = Duration::from_millis(50);
@@ -34,9 +34,7 @@ const REMOVE: u8 = 1;
 /// The answer to a [`Join`].
 #[derive(Clone, PartialEq, Debug)]
 pub struct Joined {
-    pub term: u64,
-    pub leader: Option<BrokerId>,
-    pub controllers: BTreeMap<BrokerId, Address>,
+    pub word: Word,
     pub result: Result<Seat, Refusal>,
 }
 
@@ -44,8 +42,7 @@ pub fn join_request(join: &Join) -> Vec<u8> {
     let mut body = Vec::new();
     let mut writer = Writer(&mut body);
     write_key(&mut writer, join.key);
-    writer.text(&join.address.0);
-    writer.unsigned(u64::from(join.address.1));
+    write_address(&mut writer, &join.address);
     write_seat(&mut writer, join.seat);
     body
 }
@@ -53,7 +50,7 @@ pub fn join_request(join: &Join) -> Vec<u8> {
 pub fn read_join(body: &[u8]) -> Result<Join, DecodeError> {
     let mut reader = Reader(body);
     let key = read_key(&mut reader)?;
-    let address = (reader.text()?.to_owned(), read_port(&mut reader)?);
+    let address = read_address(&mut reader)?;
     let seat = read_seat(&mut reader)?;
     reader.end()?;
     Ok(Join { key, address, seat })
@@ -62,14 +59,7 @@ pub fn read_join(body: &[u8]) -> Result<Join, DecodeError> {
 pub fn joined_answer(joined: &Joined) -> Vec<u8> {
     let mut body = Vec::new();
     let mut writer = Writer(&mut body);
-    writer.unsigned(joined.term);
-    writer.unsigned(joined.leader.map_or(0, |leader| leader.0 as u64 + 1));
-    writer.unsigned(joined.controllers.len() as u64);
-    for (node, (host, port)) in &joined.controllers {
-        writer.unsigned(node.0 as u64);
-        writer.text(host);
-        writer.unsigned(u64::from(*port));
-    }
+    joined.word.write(&mut writer);
     write_seat(&mut writer, joined.result.as_ref().ok().copied());
     write_refusal(&mut writer, joined.result.as_ref().err());
     body
@@ -77,17 +67,7 @@ pub fn joined_answer(joined: &Joined) -> Vec<u8> {
 
 pub fn read_joined(body: &[u8]) -> Result<Joined, DecodeError> {
     let mut reader = Reader(body);
-    let term = reader.unsigned()?;
-    let leader = match reader.unsigned()? {
-        0 => None,
-        number => Some(node(number - 1)?),
-    };
-    let mut controllers = BTreeMap::new();
-    for _ in 0..reader.unsigned()? {
-        let node = node(reader.unsigned()?)?;
-        let host = reader.text()?.to_owned();
-        controllers.insert(node, (host, read_port(&mut reader)?));
-    }
+    let word = Word::read(&mut reader)?;
     let seat = read_seat(&mut reader)?;
     let refusal = read_refusal(&mut reader)?;
     reader.end()?;
@@ -96,7 +76,7 @@ pub fn read_joined(body: &[u8]) -> Result<Joined, DecodeError> {
         (None, Some(refusal)) => Err(refusal),
         _ => return Err(DecodeError::Value("answer to a join")),
     };
-    Ok(Joined { term, leader, controllers, result })
+    Ok(Joined { word, result })
 }
 
 /// The body of [`PeerKey::ChangeVoters`].
@@ -158,10 +138,6 @@ fn read_seat(reader: &mut Reader<'_>) -> Result<Option<Seat>, DecodeError> {
     Ok(reader.unsigned()?.checked_sub(1).map(Seat))
 }
 
-fn read_port(reader: &mut Reader<'_>) -> Result<u16, DecodeError> {
-    u16::try_from(reader.unsigned()?).map_err(|_| DecodeError::Value("port"))
-}
-
 fn write_refusal(writer: &mut Writer<'_>, refusal: Option<&Refusal>) {
     writer.signed(refusal.map_or(0, |refusal| i64::from(refusal.code.code())));
     writer.text(refusal.map_or("", |refusal| refusal.message.as_str()));
@@ -177,10 +153,6 @@ fn read_refusal(reader: &mut Reader<'_>) -> Result<Option<Refusal>, DecodeError>
             message,
         )),
     })
-}
-
-fn node(number: u64) -> Result<BrokerId, DecodeError> {
-    i32::try_from(number).map(BrokerId).map_err(|_| DecodeError::Value("node id"))
 }
 
 /// A controller that looks for whoever leads.
@@ -231,14 +203,14 @@ impl Seeker {
         let joined = read_joined(&answer).inspect_err(|error| {
             tracing::warn!(controller = %asked, "the answer to a join does not decode: {error}");
         });
-        let joined = joined.ok()?;
-        if !joined.controllers.is_empty() {
-            self.links.roster().learn(joined.controllers);
+        let Joined { word, result } = joined.ok()?;
+        if !word.controllers.is_empty() {
+            self.links.roster().learn(word.controllers);
         }
-        if joined.result.is_err() {
-            self.asked = joined.leader.filter(|leader| *leader != asked && *leader != own);
+        if result.is_err() {
+            self.asked = word.leader.filter(|leader| *leader != asked && *leader != own);
         }
-        Some(joined.result)
+        Some(result)
     }
 
     /// Says where this controller is, once after the start, and asks anew when nobody leads or the log does not know it
@@ -300,6 +272,8 @@ impl Seeker {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use uuid::Uuid;
 
     use super::*;
@@ -324,7 +298,8 @@ mod tests {
         let refusal = Refusal::new(ErrorCode::InvalidVoterKey, "Another directory.");
         for result in [Ok(Seat(0)), Err(refusal.clone())] {
             let controllers = BTreeMap::from([(BrokerId(0), ("one".to_owned(), 9093))]);
-            let joined = Joined { term: 7, leader: Some(BrokerId(0)), controllers, result };
+            let word = Word { term: 7, leader: Some(BrokerId(0)), controllers };
+            let joined = Joined { word, result };
             let body = joined_answer(&joined);
             assert_eq!(read_joined(&body), Ok(joined));
             no_part_passes(&body, read_joined);

@@ -30,6 +30,7 @@ mod types;
 mod vote_file;
 mod voters;
 mod wire;
+mod word;
 
 pub use commands::CommandTimes;
 pub use describe::{QuorumDescription, ReplicaDescription};

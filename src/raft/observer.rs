@@ -15,6 +15,7 @@ use super::feed_wire::{self, Fed, FetchLog, Part};
 use super::leadership::{self, Leadership};
 use super::machine::Applied;
 use super::types::{Entry, SnapshotMeta};
+use super::word::Word;
 use crate::base::{BrokerId, crc32c};
 use crate::io::runtime::{self, Notify, Queue};
 use crate::metadata::{DecodeError, Image};
@@ -168,7 +169,7 @@ impl Observer {
                 return Ok(Next::Search);
             }
         };
-        let Fed { term, leader, controllers, part } = feed_wire::read_answer(&answer)?;
+        let Fed { word: Word { term, leader, controllers }, part } = feed_wire::read_answer(&answer)?;
         let known = self.known();
         if term < known.term {
             // Whoever answers has not heard of the newest leader yet.

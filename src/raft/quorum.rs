@@ -33,6 +33,7 @@ use super::snapshots::{SnapshotError, Snapshots};
 use super::types::{Member, Seat};
 use super::vote_file::VoteFile;
 use super::voters::{Join, Reconfigure, VoterChange, VoterKey, Voters};
+use super::word::Word;
 use crate::base::clock::{self, Monotonic};
 use crate::base::random::Random;
 use crate::base::{BrokerId, PROCESS, ProducerId, fatal};
@@ -484,9 +485,8 @@ impl Quorum {
                     return Err(PeerError::Malformed("a join for another node"));
                 }
                 let result = voters.join(join).await;
-                let Leadership { term, leader, .. } = self.leadership();
-                let controllers = feed.roster.controllers();
-                Ok(join::joined_answer(&Joined { term, leader, controllers, result }))
+                let word = Word::of(self.leadership(), &feed.roster);
+                Ok(join::joined_answer(&Joined { word, result }))
             }
             (PeerKey::ChangeVoters, _, Some(voters)) => {
                 let change = join::read_change(&request.body).map_err(serve::unreadable)?;
