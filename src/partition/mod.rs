@@ -32,7 +32,8 @@ use crate::base::{LeaderEpoch, Offset, TopicId};
 use crate::config::{Durability, LogConfig};
 use crate::io::Files;
 use crate::log::{
-    Clean, CleanSettings, Cleanable, FlushJob, FlushOutcome, Log, LogError, Outcome, PrepareOutcome,
+    Clean, CleanSettings, Cleanable, FlushJob, FlushOutcome, Guard, Log, LogError, Outcome, PrepareOutcome,
+    VerificationQuery,
 };
 use crate::wire::ErrorCode;
 
@@ -253,6 +254,21 @@ impl<F: Files, T> Partition<F, T> {
             return Err(ErrorCode::OffsetOutOfRange);
         }
         self.log.advance_log_start(target)
+    }
+
+    /// [`Log::begin_verification`], of a leader: a follower writes no batch that a guard could be for.
+    ///
+    /// # Errors
+    /// NOT_LEADER_OR_FOLLOWER, and the log's.
+    pub fn begin_verification(
+        &mut self,
+        query: VerificationQuery,
+        now: Now,
+    ) -> Result<Option<Guard>, ErrorCode> {
+        match self.is_leader() {
+            true => self.log.begin_verification(query, now),
+            false => Err(ErrorCode::NotLeaderOrFollower),
+        }
     }
 
     /// The least log start of the replicas that are alive, as far as they have said it (`Partition.lowWatermarkIfLeader`).

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::*;
 use crate::base::clock::{Monotonic, Timestamp};
-use crate::base::{BrokerEpoch, BrokerId, PartitionIndex, TopicPartition};
+use crate::base::{BrokerEpoch, BrokerId, PartitionIndex, ProducerEpoch, ProducerId, TopicPartition};
 use crate::io::FileHandle as _;
 use crate::io::mem::MemFiles;
 use crate::log::{Claim, Gaps, LogContext, OpenOptions, Origin};
@@ -315,6 +315,17 @@ fn whoever_leads_no_more_refuses_what_waits_and_takes_it_up_again_by_following()
     assign(&mut partition, 3, &[ME, OTHER]);
     lead_by(&mut partition, Some(OTHER), 4, &[ME, OTHER]);
     assert_eq!(partition.position(LeaderEpoch(4)).unwrap().unwrap().last_epoch, LeaderEpoch(1));
+}
+
+#[test]
+fn a_transaction_begins_at_the_leader_alone() {
+    let mut partition = partition(Durability::PageCache);
+    let (id, epoch) = (ProducerId(7), ProducerEpoch(0));
+    let query = VerificationQuery { id, epoch, sequence: 0, bumps_epoch: true };
+    assign(&mut partition, 1, &[ME, OTHER]);
+    assert!(partition.begin_verification(query, NOW).is_ok_and(|guard| guard.is_some()));
+    lead_by(&mut partition, Some(OTHER), 2, &[ME, OTHER]);
+    assert_eq!(partition.begin_verification(query, NOW), Err(ErrorCode::NotLeaderOrFollower));
 }
 
 /// Another leader may have committed more than this one has heard of.

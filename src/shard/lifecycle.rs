@@ -16,7 +16,7 @@ use super::mesh::ReplyTo;
 use super::messages::{CheckpointEntry, CheckpointOffsets, Reply};
 use super::moves;
 use super::placement::PartitionKey;
-use super::replica::{Replica, ReplicaState};
+use super::replica::{Lack, Replica, ReplicaState};
 use crate::base::{Offset, PartitionIndex, TopicId, TopicPartition, clock};
 use crate::config::{Durability, LogConfig};
 use crate::io::os::OsFiles;
@@ -247,6 +247,7 @@ impl Shard {
             return;
         }
         let source = Source { same, future, stale };
+        replica.lack.set((source.makes() && !is_new).then_some(Lack::All));
         if !self.open_replica(&replica, &topic, &source).await {
             self.open_later(replica, topic, source);
         }
@@ -299,6 +300,9 @@ impl Shard {
                 let topic = image.topic_by_id(replica.key.topic).unwrap_or(topic);
                 let found = replica.found_offsets().map(|found| found.high_watermark);
                 let high_watermark = found.unwrap_or_else(|| log.log_start());
+                if high_watermark > log.log_end() {
+                    replica.lack.set(Some(Lack::Below(high_watermark)));
+                }
                 let key = replica.key;
                 let mut partition = Partition::resume(log, key.topic, high_watermark, config, durability);
                 partition.share_slots(self.slots.clone());

@@ -159,8 +159,7 @@ impl Shard {
         let replica = self.replica(query.key).ok_or(ErrorCode::UnknownTopicOrPartition)?;
         let VerifyQuery { producer, sequence, bumps_epoch, .. } = *query;
         let query = VerificationQuery { id: producer.id, epoch: producer.epoch, sequence, bumps_epoch };
-        let verified =
-            replica.with(|partition| partition.log_mut().begin_verification(query, clock::now()))?;
+        let verified = replica.with(|partition| partition.begin_verification(query, clock::now()))?;
         if verified == Err(ErrorCode::CoordinatorNotAvailable) {
             self.counters.verifications_refused.increment();
         }

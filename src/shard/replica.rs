@@ -1,6 +1,7 @@
 //! A shard's table entry for one partition: where its files are and whether it can serve.
 
 use std::cell::{Cell, RefCell};
+use std::fmt;
 use std::rc::Rc;
 
 use super::appends::AppendToken;
@@ -9,8 +10,8 @@ use super::cleaner::CleaningState;
 use super::messages::CheckpointOffsets;
 use super::moves::Move;
 use super::placement::PartitionKey;
-use crate::base::TopicPartition;
 use crate::base::clock::{self, Monotonic};
+use crate::base::{Offset, TopicPartition};
 use crate::io::os::OsFiles;
 use crate::log::FoundPartition;
 use crate::metadata;
@@ -40,6 +41,8 @@ pub(super) struct Replica {
     pub(super) opens_later: Cell<bool>,
     /// The metadata has it on this broker no more: it takes no part until it is deleted.
     pub(super) is_leaving: Cell<bool>,
+    /// What it lacks of what it is taken to have, until it has followed another one.
+    pub(super) lack: Cell<Option<Lack>>,
     /// May write while its directory is full.
     pub(super) uses_reserve: bool,
     /// What the checkpoint files are to say of it.
@@ -57,6 +60,26 @@ pub(super) struct Replica {
     /// In the sweep's list of those with unflushed bytes.
     pub(super) is_swept: Cell<bool>,
     pub(super) last_used: Cell<Monotonic>,
+}
+
+/// What is gone of a replica's log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Lack {
+    /// The partition was there before this process, and no log of it was found.
+    All,
+    /// It ends before what was known to be committed.
+    Below(Offset),
+}
+
+impl fmt::Display for Lack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Lack::All => f.write_str("a log that was made anew, for none was found"),
+            Lack::Below(committed) => {
+                write!(f, "a log that ends before {committed}, up to where it was committed")
+            }
+        }
+    }
 }
 
 pub(super) enum ReplicaState {
@@ -90,6 +113,7 @@ impl Replica {
             prepare_runs: Cell::new(false),
             opens_later: Cell::new(false),
             is_leaving: Cell::new(false),
+            lack: Cell::new(None),
             uses_reserve,
             told: Told::default(),
             found: RefCell::new(found.map(Box::new)),

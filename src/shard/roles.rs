@@ -151,8 +151,20 @@ impl Shard {
         let Ok((assigned, leads, epoch)) = assigned else { return };
         let me = self.settings.broker;
         match followed(image, me, leads) {
-            Some(leader) => self.follows.follow(key, leader, epoch),
+            Some(leader) => {
+                // It gets what it lacks from there.
+                replica.lack.set(None);
+                self.follows.follow(key, leader, epoch);
+            }
             None => self.follows.unfollow(key),
+        }
+        // Somebody has led before: there may have been records.
+        if leads
+            && epoch > LeaderEpoch(0)
+            && let Some(lack) = replica.lack.take()
+        {
+            let partition = &replica.topic_partition;
+            tracing::warn!(%partition, %epoch, "it leads with {lack}: what only this replica had is lost");
         }
         if assigned.is_demoted {
             self.release_fetches(key);

@@ -91,6 +91,39 @@ fn on_disk(dir: &Path, partition: &str) -> Vec<String> {
 }
 
 #[test]
+fn a_replica_that_leads_with_less_than_it_had_says_so() {
+    if Broker::is_kafka() {
+        return;
+    }
+    let mut broker = Broker::start();
+    for topic in ["gone", "kept", "empty"] {
+        broker.kuring(&["topic", "create", topic, "-p", "1"], b"");
+    }
+    let client = Client::of(&broker);
+    let producer = client.producer(&[]);
+    for topic in ["gone", "kept"] {
+        client.send(&producer, topic, &[Send::value("x").to(0)]);
+    }
+    drop((producer, client));
+    let begins_anew = |broker: &mut Broker, gone: &[&str]| {
+        broker.terminate();
+        for topic in gone {
+            std::fs::remove_dir_all(broker.data().join(format!("{topic}-0"))).expect("it was there");
+        }
+        let before = broker.log().lines().count();
+        broker.start_again(2);
+        let log = broker.log();
+        let lines =
+            log.lines().skip(before).filter(|line| line.contains("what only this replica had is lost"));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let lines = begins_anew(&mut broker, &["gone"]);
+    let [line] = &lines[..] else { panic!("{lines:?}") };
+    assert!(line.contains("WARN") && line.contains("gone-0") && line.contains("made anew"), "{line}");
+    assert_eq!(begins_anew(&mut broker, &[]), Vec::<String>::new(), "it is as it was");
+}
+
+#[test]
 fn new_partitions_go_where_the_fewest_are() {
     let broker = Broker::with(2, &[("log.dirs", "~/data,~/other,~/third")]);
     let client = Client::of(&broker);
