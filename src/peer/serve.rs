@@ -194,7 +194,7 @@ impl Server {
             if let Err(error) = server.serve(socket, number).await
                 && let Some(left_out) = server.told.of_comer(peer.ip(), &error, clock::monotonic())
             {
-                tracing::info!(%peer, left_out, "connection of a peer closed: {error}");
+                tracing::info!(%peer, "connection of a peer closed: {error}{left_out}");
             }
             server.strangers.borrow_mut().remove(&number);
             server.peers.borrow_mut().retain(|_, (other, _)| *other != number);

@@ -190,7 +190,7 @@ impl Source {
         // Once for all shards, and once in a while: a broker that is down for a day fills no log.
         let told = self.fetchers.greetings.told();
         if let Some(left_out) = told.of_broker(self.broker, clock::monotonic()) {
-            tracing::warn!(broker = %self.broker, left_out, "nothing is fetched from it: {error}");
+            tracing::warn!(broker = %self.broker, "nothing is fetched from it: {error}{left_out}");
         }
         let pause = PAUSE_MIN.saturating_mul(1 << self.failures.min(10)).min(PAUSE_MAX);
         self.failures = self.failures.saturating_add(1);

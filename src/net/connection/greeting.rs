@@ -40,7 +40,7 @@ impl Connection {
     pub(super) fn tell_of_refused(&self, peer: IpAddr, end: &End) {
         let told = self.shard.settings().greetings.as_ref().map(|greetings| greetings.told());
         if let Some(left_out) = told.and_then(|told| told.of_comer(peer, end, clock::monotonic())) {
-            tracing::info!(%peer, left_out, "connection closed: {end}");
+            tracing::info!(%peer, "connection closed: {end}{left_out}");
         }
     }
 }
