@@ -75,7 +75,7 @@ pub enum Lane {
     Fetch,
     /// From a node that has no vote to the leader, for the metadata log.
     Observe,
-    /// For changes of who votes, each of which may take long.
+    /// For controllers that join and changes of who votes, each of which may take long.
     Voters,
 }
 

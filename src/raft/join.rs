@@ -3,7 +3,7 @@
 //! ```text
 //! Join          node · directory · host · port · seat + 1 or 0
 //!               → word · seat + 1 or 0 · error code · words
-//! ChangeVoters  add or remove · node · directory · wait ms → error code · words
+//! ChangeVoters  add, remove or replace · node · directory · wait ms → error code · words
 //! ```
 
 use std::rc::Rc;
@@ -30,6 +30,7 @@ const CATCH_UP_MAX: Duration = Duration::from_secs(30);
 
 const ADD: u8 = 0;
 const REMOVE: u8 = 1;
+const REPLACE: u8 = 2;
 
 /// The answer to a [`Join`].
 #[derive(Clone, PartialEq, Debug)]
@@ -86,6 +87,7 @@ pub fn change_request(change: VoterChange) -> Vec<u8> {
     let (kind, key, wait) = match change {
         VoterChange::Add(key, wait) => (ADD, key, wait),
         VoterChange::Remove(key) => (REMOVE, key, Duration::ZERO),
+        VoterChange::Replace(key) => (REPLACE, key, Duration::ZERO),
     };
     writer.u8(kind);
     write_key(&mut writer, key);
@@ -102,6 +104,7 @@ pub fn read_change(body: &[u8]) -> Result<VoterChange, DecodeError> {
     match kind {
         ADD => Ok(VoterChange::Add(key, wait)),
         REMOVE => Ok(VoterChange::Remove(key)),
+        REPLACE => Ok(VoterChange::Replace(key)),
         _ => Err(DecodeError::Value("kind of change")),
     }
 }
@@ -160,20 +163,33 @@ pub struct Seeker {
     pub links: Rc<Links>,
     pub join: Join,
     asked: Option<BrokerId>,
+    /// Whoever has not given it a log.
+    refuser: Option<BrokerId>,
     turn: usize,
 }
 
 impl Seeker {
     pub fn new(links: Rc<Links>, join: Join) -> Self {
-        Self { links, join, asked: None, turn: 0 }
+        Self { links, join, asked: None, refuser: None, turn: 0 }
     }
 
-    /// Asks until it is given a log.
-    pub async fn find_seat(&mut self) -> Seat {
+    /// Asks until it is given a log. With `joins_by_itself` it has its old self removed, whose disk is gone.
+    pub async fn find_seat(&mut self, joins_by_itself: bool) -> Seat {
         let mut said = false;
         loop {
             match self.ask().await {
                 Some(Ok(seat)) => return seat,
+                Some(Err(refusal)) if refusal.code == ErrorCode::InvalidVoterKey && joins_by_itself => {
+                    if !std::mem::replace(&mut said, true) {
+                        tracing::warn!("this controller has its old self removed: {refusal}");
+                    }
+                    if let Some(refuser) = self.refuser.take()
+                        && let Err(why) = self.change(refuser, VoterChange::Replace(self.join.key)).await
+                    {
+                        tracing::debug!("this controller's old self is not removed yet: {why}");
+                    }
+                    runtime::sleep(ASK_PAUSE).await;
+                }
                 Some(Err(refusal)) if refusal.code != ErrorCode::NotController => {
                     if !std::mem::replace(&mut said, true) {
                         tracing::warn!("this controller is not given the metadata log yet: {refusal}");
@@ -198,12 +214,13 @@ impl Seeker {
                 *all.get(self.turn.checked_rem(all.len())?)?
             }
         };
-        let link = self.links.link(asked, Lane::Observe);
+        let link = self.links.link(asked, Lane::Voters);
         let answer = link.call(PeerKey::Join, &join_request(&self.join), JOIN_TIME_MAX).await.ok()?;
         let joined = read_joined(&answer).inspect_err(|error| {
             tracing::warn!(controller = %asked, "the answer to a join does not decode: {error}");
         });
         let Joined { word, result } = joined.ok()?;
+        self.refuser = result.is_err().then_some(asked);
         if !word.controllers.is_empty() {
             self.links.roster().learn(word.controllers);
         }
@@ -258,15 +275,20 @@ impl Seeker {
 
     async fn ask_for_vote(&self, leadership: Leadership) {
         let Some(leader) = leadership.leader.filter(|_| !leadership.is_own) else { return };
-        let change = VoterChange::Add(self.join.key, CATCH_UP_MAX);
+        match self.change(leader, VoterChange::Add(self.join.key, CATCH_UP_MAX)).await {
+            Ok(()) => tracing::info!("this controller votes on the metadata log from now on"),
+            Err(why) => tracing::info!("this controller has no vote yet: {why}"),
+        }
+    }
+
+    /// Why it is not done is for the log.
+    async fn change(&self, leader: BrokerId, change: VoterChange) -> Result<(), String> {
         let link = self.links.link(leader, Lane::Voters);
         let answer = link.call(PeerKey::ChangeVoters, &change_request(change), 2 * CATCH_UP_MAX).await;
-        match answer.map(|answer| read_changed(&answer)) {
-            Ok(Ok(Ok(()))) => tracing::info!("this controller votes on the metadata log from now on"),
-            Ok(Ok(Err(refusal))) => tracing::info!("this controller has no vote yet: {refusal}"),
-            Ok(Err(error)) => tracing::warn!("the answer to a change of voters does not decode: {error}"),
-            Err(error) => tracing::debug!("this controller has no vote yet: {error}"),
-        }
+        let answer = answer.map_err(|error| error.to_string())?;
+        let changed =
+            read_changed(&answer).map_err(|error| format!("its answer does not decode: {error}"))?;
+        changed.map_err(|refusal| refusal.to_string())
     }
 }
 
@@ -304,7 +326,8 @@ mod tests {
             assert_eq!(read_joined(&body), Ok(joined));
             no_part_passes(&body, read_joined);
         }
-        for change in [VoterChange::Add(KEY, Duration::from_millis(77)), VoterChange::Remove(KEY)] {
+        let wait = Duration::from_millis(77);
+        for change in [VoterChange::Add(KEY, wait), VoterChange::Remove(KEY), VoterChange::Replace(KEY)] {
             let body = change_request(change);
             assert_eq!(read_change(&body), Ok(change));
             no_part_passes(&body, read_change);

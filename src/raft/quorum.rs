@@ -297,7 +297,9 @@ impl Quorum {
                     None if !stored.is_new || is_first => first_seat(settings.node)?,
                     // One that was given before is not taken: something may have been written there, and is lost.
                     None => {
-                        let seat = seeker.find_seat().await;
+                        let joins =
+                            settings.changing.as_ref().is_some_and(|changing| changing.joins_by_itself);
+                        let seat = seeker.find_seat(joins).await;
                         identity.write(&file_threads, &seeker.join.key, seat, true).await?;
                         seat
                     }

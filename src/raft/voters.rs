@@ -54,6 +54,8 @@ pub enum VoterChange {
     /// It is waited so long for the node to have all of the log.
     Add(VoterKey, Duration),
     Remove(VoterKey),
+    /// Whoever votes as that node from another directory is removed: its disk was replaced.
+    Replace(VoterKey),
 }
 
 /// A controller asks for the log, and says where it is.
@@ -119,6 +121,7 @@ impl<F: Files> Reconfigure for Voters<F> {
             match change {
                 VoterChange::Add(key, wait) => self.add(key, wait).await,
                 VoterChange::Remove(key) => self.remove(key).await,
+                VoterChange::Replace(key) => self.remove_others(key).await,
             }
         })
     }
@@ -252,6 +255,17 @@ impl<F: Files> Voters<F> {
             })))
         })
         .await
+    }
+
+    async fn remove_others(&self, key: VoterKey) -> Result<(), Refusal> {
+        let observed = self.observed();
+        let other = voters(observed.membership())
+            .find(|(_, member)| member.node == key.node && member.directory != key.directory)
+            .map(|(_, member)| VoterKey { directory: member.directory, ..key });
+        match other {
+            Some(other) => self.remove(other).await,
+            None => Ok(()),
+        }
     }
 
     /// The leader that is to go has another one lead, which takes it out.

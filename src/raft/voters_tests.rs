@@ -84,6 +84,13 @@ impl Changing {
         }
     }
 
+    async fn lose_disk(&mut self, node: i32) {
+        self.trio.stop(node).await;
+        let dir = self.trio.dir.path().join(format!("node-{node}"));
+        std::fs::remove_dir_all(&dir).unwrap();
+        std::fs::remove_file(dir.with_extension("identity")).unwrap();
+    }
+
     async fn add(&self, node: i32) {
         self.change(VoterChange::Add(first_key(node), WAIT)).await.unwrap();
     }
@@ -178,10 +185,7 @@ fn a_voter_with_a_new_disk_has_its_old_self_removed_first() {
         changing.trio.create("one").await;
         let lost = NODES.into_iter().find(|node| !changing.trio.quorum(*node).leadership().is_own).unwrap();
         changing.server = NODES.into_iter().find(|node| *node != lost).unwrap();
-        changing.trio.stop(lost).await;
-        let dir = changing.trio.dir.path().join(format!("node-{lost}"));
-        std::fs::remove_dir_all(&dir).unwrap();
-        std::fs::remove_file(dir.with_extension("identity")).unwrap();
+        changing.lose_disk(lost).await;
         let fresh = Uuid::from_u128(77);
         {
             let opening = pin!(changing.trio.open(changing.settings(lost, fresh)));
@@ -194,6 +198,26 @@ fn a_voter_with_a_new_disk_has_its_old_self_removed_first() {
         assert!(changing.seat(lost) > u64::from(u32::MAX));
         changing.change(VoterChange::Add(key(lost, fresh), WAIT)).await.unwrap();
         changing.await_voters(&NODES, &[]).await;
+        // It counts: without another one of the three the log goes on.
+        changing.trio.stop(changing.server).await;
+        changing.trio.create("two").await;
+        changing.trio.await_topics(2).await;
+        changing.trio.stop_all().await;
+    });
+}
+
+#[test]
+fn a_voter_with_a_new_disk_that_joins_by_itself_has_its_old_self_removed() {
+    on_a_shard(|threads| async move {
+        let mut changing = Changing::started(threads, &NODES).await;
+        changing.trio.create("one").await;
+        let lost = NODES.into_iter().find(|node| !changing.trio.quorum(*node).leadership().is_own).unwrap();
+        changing.server = NODES.into_iter().find(|node| *node != lost).unwrap();
+        changing.lose_disk(lost).await;
+        changing.joins_by_itself = true;
+        changing.start_in(lost, Uuid::from_u128(77)).await;
+        changing.await_voters(&NODES, &[]).await;
+        assert!(changing.seat(lost) > u64::from(u32::MAX));
         // It counts: without another one of the three the log goes on.
         changing.trio.stop(changing.server).await;
         changing.trio.create("two").await;

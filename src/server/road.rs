@@ -118,7 +118,7 @@ impl Road {
             raft::change_request(change),
             match change {
                 VoterChange::Add(_, wait) => wait,
-                VoterChange::Remove(_) => Duration::ZERO,
+                VoterChange::Remove(_) | VoterChange::Replace(_) => Duration::ZERO,
             },
         );
         let until = clock::monotonic().plus(self.search_time);
