@@ -21,8 +21,8 @@ use crate::shard::Shard;
 /// sendfile, 60–80 µs read and sent together; 1 × 64 KiB: equal).
 const SENDFILE_BYTES_MIN: u32 = 64 << 10;
 
-/// File bytes sent between two looks at the page cache.
-const PROBE_EVERY: u64 = 256 << 10;
+/// File bytes sent between two looks at the page cache, which are up to three system calls.
+const PROBE_EVERY: u64 = 1 << 20;
 
 /// What the disk is asked for behind a stretch that was not in the page cache: whoever reads old records goes on
 /// reading them.
