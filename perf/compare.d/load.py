@@ -138,14 +138,14 @@ class Tools:
 
     def _measure(self, peer: Peer, line: list[str], curve: str | None) -> Measurement:
         before, started = peer.cpu_seconds(), time.monotonic()
-        kernel = machine.kernel_thread_seconds()
+        kernel = machine.kernel_threads()
         with machine.Memory(peer.pids) as memory:
             report, usage = run(line, self.cpus)
             wall = time.monotonic() - started
             time.sleep(AFTER_SECONDS)
         measured = Measurement(
             produced=side(report.get("produced")), consumed=side(report.get("consumed")),
-            broker_cpu_seconds=peer.cpu_seconds() - before, kernel_cpu_seconds=machine.kernel_thread_seconds() - kernel,
+            broker_cpu_seconds=peer.cpu_seconds() - before, kernel_cpu_seconds=machine.kernel_seconds_since(kernel),
             client_cpu_seconds=report.get("client_cpu_seconds", usage), wall_seconds=wall,
             memory=memory.samples, peak_mib=memory.peak_mib)
         if curve and measured.latency:

@@ -24,9 +24,9 @@ def cpu_seconds(*pids: int) -> float:
     return sum(time.clock_gettime(~pid << 3 | 2) for pid in pids)
 
 
-def kernel_thread_seconds() -> float:
-    """Processor time of all threads of the kernel that there are: write-back of what nobody asked it to write is theirs."""
-    total = 0
+def kernel_threads() -> dict[str, int]:
+    """Processor time in ns of each of the kernel's threads: write-back of what nobody asked it to write is theirs."""
+    taken = {}
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit():
             continue
@@ -35,8 +35,13 @@ def kernel_thread_seconds() -> float:
                 if stat.read().rsplit(")", 1)[1].split()[1] != KERNEL_THREADS_PARENT:
                     continue
             with open(f"{entry.path}/schedstat") as schedstat:
-                total += int(schedstat.read().split()[0])
-    return total / 1e9
+                taken[entry.name] = int(schedstat.read().split()[0])
+    return taken
+
+
+def kernel_seconds_since(before: dict[str, int]) -> float:
+    """What they have taken since; of those that have ended nothing is known."""
+    return sum(taken - before.get(thread, 0) for thread, taken in kernel_threads().items()) / 1e9
 
 
 def resident_mib(*pids: int) -> float:
