@@ -6,7 +6,7 @@ use kafka_protocol::messages::{ApiVersionsRequest, ApiVersionsResponse};
 use kafka_protocol::protocol::StrBytes;
 
 use super::Client;
-use crate::metadata::{FEATURES, Image, KRAFT_VERSION, KRAFT_VERSION_MAX};
+use crate::metadata::{FEATURES, Image, KRAFT};
 use crate::wire::ErrorCode;
 use crate::wire::api::{APIS, Api};
 
@@ -53,13 +53,14 @@ fn with_features(image: &Image, version: i16, response: ApiVersionsResponse) -> 
             .with_min_version_level(level)
             .with_max_version_level(level)
     };
-    let of_table = FEATURES.iter().filter(|feature| feature.min > 0 || version >= FIRST_VERSION_WITH_LEVEL_0);
-    let of_table = of_table.map(|feature| supported(feature.name, feature.min, feature.max));
-    let kraft = image.feature(KRAFT_VERSION).filter(|_| version >= FIRST_VERSION_WITH_LEVEL_0);
-    let kraft = kraft.map(|_| supported(KRAFT_VERSION, 0, KRAFT_VERSION_MAX));
+    // A node alone has no controllers in its log, and no voters that could change.
+    let kraft = image.controllers().next().map(|_| &KRAFT);
+    let told = FEATURES.iter().chain(kraft);
+    let told = told.filter(|feature| feature.min > 0 || version >= FIRST_VERSION_WITH_LEVEL_0);
+    let told = told.map(|feature| supported(feature.name, feature.min, feature.max));
     let levels = image.features().map(|(name, level)| finalized(name, level));
     response
-        .with_supported_features(of_table.chain(kraft).collect())
+        .with_supported_features(told.collect())
         .with_finalized_features_epoch(i64::try_from(image.version()).unwrap_or(i64::MAX))
         .with_finalized_features(levels.collect())
 }
@@ -139,5 +140,15 @@ mod tests {
         for version in 0..=4 {
             assert!(guard::encode(version, CorrelationId(1), &told(version)).is_ok(), "{version}");
         }
+        let controller = crate::metadata::ControllerImage {
+            id: crate::base::BrokerId(1),
+            incarnation: uuid::Uuid::from_u128(1),
+            endpoints: Vec::new(),
+            features: Vec::new(),
+        };
+        cluster.apply(3, &[Record::ControllerRegistered(controller)]).expect("the next entry");
+        let among_others = respond(cluster.image(), 4, &request("librdkafka", "2.0.2"), |_| true);
+        let kraft = among_others.supported_features.iter().find(|it| it.name.as_str() == "kraft.version");
+        assert_eq!(kraft.map(|it| (it.min_version, it.max_version)), Some((0, 1)), "it can be raised");
     }
 }

@@ -16,7 +16,7 @@ use super::Client;
 use super::cluster_view::text;
 use crate::base::ShardId;
 use crate::config::ListenerName;
-use crate::metadata::{Image, KRAFT_VERSION, Refusal};
+use crate::metadata::Refusal;
 use crate::raft::{VoterChange, VoterKey};
 use crate::shard::messages::{ControlReply, ControlRequest, Reply, Request};
 use crate::wire::ErrorCode;
@@ -27,7 +27,7 @@ const CATCH_UP_MAX: Duration = Duration::from_secs(60);
 pub async fn add(client: &Client, request: AddRaftVoterRequest) -> AddRaftVoterResponse {
     let controllers = client.shard.config().controller_listeners.first().map(|listener| &listener.name);
     let image = client.shard.image();
-    let result = match check_add(image.cluster_id(), controllers, &request, voters_change(&image)) {
+    let result = match check_add(image.cluster_id(), controllers, &request, image.voters_change()) {
         Ok(()) => {
             let wait = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0));
             let voter = key(request.voter_id, request.voter_directory_id);
@@ -41,7 +41,7 @@ pub async fn add(client: &Client, request: AddRaftVoterRequest) -> AddRaftVoterR
 
 pub async fn remove(client: &Client, request: RemoveRaftVoterRequest) -> RemoveRaftVoterResponse {
     let image = client.shard.image();
-    let result = match check_remove(image.cluster_id(), &request, voters_change(&image)) {
+    let result = match check_remove(image.cluster_id(), &request, image.voters_change()) {
         Ok(()) => {
             let voter = key(request.voter_id, request.voter_directory_id);
             change(client, VoterChange::Remove(voter)).await
@@ -54,10 +54,6 @@ pub async fn remove(client: &Client, request: RemoveRaftVoterRequest) -> RemoveR
 
 fn key(id: i32, directory: Uuid) -> VoterKey {
     VoterKey { node: crate::base::BrokerId(id), directory }
-}
-
-fn voters_change(image: &Image) -> bool {
-    image.feature(KRAFT_VERSION).is_some_and(|level| level > 0)
 }
 
 async fn change(client: &Client, change: VoterChange) -> Result<(), Refusal> {

@@ -15,10 +15,9 @@ pub const SHARE_VERSION: &str = "share.version";
 /// level of that is told, for no node of Kafka's may join.
 pub const METADATA_VERSION: &str = "kuring.metadata.version";
 
-/// At level 1 the voters on the metadata log may change (KIP-853). A cluster has it from its beginning or never: there is no
-/// other way to finalize it, and clusters without it are not told of it.
+/// At level 1 the voters on the metadata log may change (KIP-853). Clusters have it from their beginning or are raised to it;
+/// a node alone has neither.
 pub const KRAFT_VERSION: &str = "kraft.version";
-pub const KRAFT_VERSION_MAX: i16 = 1;
 
 /// A feature and its levels; level 0 is the same as none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,6 +37,14 @@ pub const FEATURES: &[Feature] = &[
     Feature { name: TRANSACTION_VERSION, min: 0, max: 2, initial: 2 },
 ];
 
+/// Beside the table: it says something of the log that the others are in, and no cluster gets it by itself.
+pub const KRAFT: Feature = Feature { name: KRAFT_VERSION, min: 0, max: 1, initial: 0 };
+
+/// Any of them by its name.
+pub fn feature(name: &str) -> Option<&'static Feature> {
+    FEATURES.iter().chain([&KRAFT]).find(|feature| feature.name == name)
+}
+
 /// What this version of kuring can work at, as a broker tells it with its registration.
 pub fn own_features() -> Vec<FeatureRange> {
     let range = |feature: &Feature| FeatureRange {
@@ -45,8 +52,7 @@ pub fn own_features() -> Vec<FeatureRange> {
         min: feature.min,
         max: feature.max,
     };
-    let kraft = FeatureRange { name: KRAFT_VERSION.to_owned(), min: 0, max: KRAFT_VERSION_MAX };
-    FEATURES.iter().map(range).chain([kraft]).collect()
+    FEATURES.iter().chain([&KRAFT]).map(range).collect()
 }
 
 /// The features that `image` has at a lower level than a new cluster begins with, each with that level. A cluster that is

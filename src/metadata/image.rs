@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use super::changes::Changes;
 use super::elections::{NO_TRANSIT, Transit};
+use super::features::KRAFT_VERSION;
 use super::names;
 use super::quotas::ClientQuotas;
 use super::sorted_map::SortedMap;
@@ -115,6 +116,11 @@ impl Image {
     /// The finalized level of a feature (KIP-584).
     pub fn feature(&self, name: &str) -> Option<i16> {
         self.features.get(name).copied()
+    }
+
+    /// Whether the voters on the metadata log are those that it says, not those of the nodes' files (KIP-853).
+    pub fn voters_change(&self) -> bool {
+        self.feature(KRAFT_VERSION).is_some_and(|level| level > 0)
     }
 
     /// The same object as in every other image that has the same quotas.

@@ -37,7 +37,7 @@ pub use controller::{
     ClusterSettings, ConfigRules, Controller, ControllerSettings, IdSource, Outcome, Sessions,
 };
 pub use features::{
-    FEATURES, Feature, GROUP_VERSION, KRAFT_VERSION, KRAFT_VERSION_MAX, METADATA_VERSION, SHARE_VERSION,
+    FEATURES, Feature, GROUP_VERSION, KRAFT, KRAFT_VERSION, METADATA_VERSION, SHARE_VERSION,
     TRANSACTION_VERSION, below_initial, own_features,
 };
 pub use image::{

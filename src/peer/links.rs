@@ -125,7 +125,7 @@ impl Links {
         let hello = Hello { identity: self.identity.clone(), wants, lane }.encode();
         let answer = connection.call(PeerKey::Hello, &hello).await?;
         let (other, talk) = hello::conclude(&hello, &answer, secret)?;
-        self.roster.check(&self.identity, &other, node)?;
+        self.roster.check(&self.identity, &other, node, lane)?;
         let answer = connection.call(PeerKey::Proof, &talk.dialler_proof(secret)).await?;
         hello::conclude_proof(&answer)?;
         connection.trust(talk.seals(secret));

@@ -93,6 +93,11 @@ impl Lane {
         Lane::Voters,
     ];
 
+    /// Whether the metadata log itself goes there, or votes on it.
+    fn is_rafts(self) -> bool {
+        matches!(self, Lane::Append | Lane::Beat | Lane::Vote | Lane::Snapshot)
+    }
+
     /// Whether it is for what any broker may ask of a controller.
     fn is_brokers(self) -> bool {
         matches!(self, Lane::Control | Lane::Session | Lane::Forward | Lane::Observe | Lane::Voters)

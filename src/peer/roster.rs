@@ -26,16 +26,25 @@ pub struct Roster {
     /// What other controllers have told, beside that: the log here may be far behind.
     told: RefCell<BTreeMap<BrokerId, Address>>,
     servers: Vec<Address>,
+    /// The configuration says where the controllers are.
+    is_named: bool,
     pinned: RefCell<BTreeMap<BrokerId, Uuid>>,
+    /// The same of all that have a place in the metadata log, with a vote or not.
+    members: RefCell<BTreeMap<BrokerId, Uuid>>,
     seen: RefCell<BTreeMap<BrokerId, Uuid>>,
 }
 
 impl Roster {
     /// Where each controller is; this node may be among them. `servers` are addresses of controllers whose ids are not known.
     pub fn new(controllers: BTreeMap<BrokerId, Address>, servers: Vec<Address>) -> Self {
-        let controllers = RefCell::new(controllers);
-        let (told, pinned, seen) = Default::default();
-        Self { controllers, told, servers, pinned, seen }
+        let (is_named, controllers) = (!controllers.is_empty(), RefCell::new(controllers));
+        let (told, pinned, members, seen) = Default::default();
+        Self { controllers, told, servers, is_named, pinned, members, seen }
+    }
+
+    /// Whether the configuration says where the controllers are.
+    pub fn is_named(&self) -> bool {
+        self.is_named
     }
 
     /// Where each controller is.
@@ -79,9 +88,14 @@ impl Roster {
         }
     }
 
-    /// What the metadata log says of the nodes' directories.
+    /// What the metadata log says of the directories of those that vote.
     pub fn pin(&self, directories: BTreeMap<BrokerId, Uuid>) {
         *self.pinned.borrow_mut() = directories;
+    }
+
+    /// And of all that have a place in it, with a vote or not: the log is sent to no other one.
+    pub fn pin_members(&self, directories: BTreeMap<BrokerId, Uuid>) {
+        *self.members.borrow_mut() = directories;
     }
 
     /// The directories that nodes have said to have, of those that are not pinned yet.
@@ -113,27 +127,31 @@ impl Roster {
     }
 
     /// Whether `own` asks `other`, found where the controller `wanted` should be, which may be one of the servers.
-    pub(super) fn check(&self, own: &Identity, other: &Identity, wanted: BrokerId) -> Result<(), Refusal> {
+    pub(super) fn check(
+        &self,
+        own: &Identity,
+        other: &Identity,
+        wanted: BrokerId,
+        lane: Lane,
+    ) -> Result<(), Refusal> {
         check_ids(own, other)?;
         if wanted.0 >= 0 && other.node != wanted {
             let text = format!("Node {} answers where node {wanted} should.", other.node);
             return Err(Refusal::new(ErrorCode::InvalidVoterKey, text));
         }
-        self.check_directory(other)
+        // Whoever had no vote and has a new disk may say so; until it has, nothing is sent to it as the one that it was.
+        let member = self.members.borrow().get(&other.node).copied();
+        match member.filter(|member| lane.is_rafts() && *member != other.directory) {
+            Some(member) => Err(other_directory(other, member)),
+            None => self.check_directory(other),
+        }
     }
 
     fn check_directory(&self, other: &Identity) -> Result<(), Refusal> {
         let pinned = self.pinned.borrow().get(&other.node).copied();
         match pinned.filter(|pinned| *pinned != other.directory) {
             None => Ok(()),
-            Some(pinned) => {
-                let text = format!(
-                    "Node {} has its metadata log in directory {pinned}, not in {}: a node that has lost its disk \
-                     must not vote as the one that it was.",
-                    other.node, other.directory
-                );
-                Err(Refusal::new(ErrorCode::InvalidVoterKey, text))
-            }
+            Some(pinned) => Err(other_directory(other, pinned)),
         }
     }
 
@@ -143,6 +161,15 @@ impl Roster {
             self.seen.borrow_mut().insert(other.node, other.directory);
         }
     }
+}
+
+fn other_directory(other: &Identity, known: Uuid) -> Refusal {
+    let text = format!(
+        "Node {} has its metadata log in directory {known}, not in {}: a node that has lost its disk must not vote as \
+         the one that it was.",
+        other.node, other.directory
+    );
+    Refusal::new(ErrorCode::InvalidVoterKey, text)
 }
 
 /// Both are of one cluster, and not the same node.

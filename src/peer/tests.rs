@@ -167,6 +167,11 @@ fn strangers_and_nodes_with_another_disk_are_refused_with_the_reason() {
         // What the dialler knows of the other's disk counts as well.
         welcome.roster().pin([(TWO, Uuid::from_u128(99))].into());
         assert_eq!(refusal_of(&welcome).await, ErrorCode::InvalidVoterKey);
+        // Also where the other has no vote: it would be sent what its log is not.
+        let sending = dial(identity(ONE));
+        sending.roster().pin_members([(TWO, Uuid::from_u128(99))].into());
+        assert_eq!(refusal_of(&sending).await, ErrorCode::InvalidVoterKey);
+        sending.roster().pin_members([(TWO, identity(TWO).directory)].into());
         // Another node at the address of node 2.
         let addresses = BTreeMap::from([(BrokerId(3), ("127.0.0.1".to_owned(), at.port()))]);
         let lost = Links::new(

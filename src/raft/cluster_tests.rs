@@ -11,7 +11,7 @@ use crate::io::runtime::run_shard;
 use crate::metadata::testing::FewRules;
 use crate::metadata::{ClusterSettings, CreateTopics, Heartbeat, NewTopic, RegisterBroker, Stamp};
 use crate::peer::{self, Answering, Identity, Roster, Secret, Security, Server, Service};
-use crate::raft::OpenError;
+use crate::raft::{ChangingVoters, OpenError};
 
 const NODES: [i32; 3] = [1, 2, 3];
 /// Two more that have a port.
@@ -106,7 +106,15 @@ impl Trio {
             voters.iter().map(|id| (BrokerId(*id), ("127.0.0.1".to_owned(), self.ports[&BrokerId(*id)])));
         let roster = Rc::new(Roster::new(addresses.collect(), Vec::new()));
         let security = Security::Secret(Secret::new(vec![9; 32]).unwrap());
+        let changing = ChangingVoters {
+            are_named: true,
+            address: ("127.0.0.1".to_owned(), self.ports[&BrokerId(node)]),
+            first: Vec::new(),
+            joins_by_itself: false,
+            silence_max: Duration::from_secs(300),
+        };
         Settings {
+            changing: Some(changing),
             peers: Some(Links::new(identity, security, roster, self.threads.clone())),
             timing: Timing::of(self.failover),
             snapshot_entries: self.snapshot_entries,

@@ -26,13 +26,14 @@ use super::leadership::{self, Leadership, Metrics, Raft};
 use super::log_store::LogStore;
 use super::machine::Applied;
 use super::quorum::{Begin, OpenError};
+use super::raise;
 use super::types::{CommittedLeaderId, Proposal, Seat, Types};
+use super::voters::Reconfigure;
 use crate::base::clock::{self, Monotonic};
 use crate::io::Files;
 use crate::io::runtime::{self, Task};
 use crate::metadata::{
-    Command, CommandKind, Controller, KRAFT_VERSION, KRAFT_VERSION_MAX, Record, Refusal, Response,
-    encode_records,
+    Command, CommandKind, Controller, KRAFT, KRAFT_VERSION, Record, Refusal, Response, encode_records,
 };
 use crate::wire::ErrorCode;
 
@@ -111,6 +112,7 @@ pub struct Driver<F: Files> {
 /// What a leader needs to know in a cluster.
 pub struct ClusterLeader {
     pub cluster_id: String,
+    pub voters: Rc<dyn Reconfigure>,
     /// The cluster begins as one whose voters may change.
     pub voters_change: bool,
     pub commit_wait: Duration,
@@ -298,6 +300,13 @@ impl<F: Files> Driver<F> {
             }
             let image = self.applied.borrow().state.image().clone();
             let outcome = self.controller.handle(&image, command.clone(), clock::monotonic())?;
+            if let Some(validate_only) = raise::is_asked(&command, &image) {
+                // Nobody is told that voters change before the log says where they are.
+                match &self.cluster {
+                    Some(cluster) => cluster.voters.raise(validate_only).await?,
+                    None => return Err(raise::alone()),
+                }
+            }
             if outcome.records.is_empty() {
                 // It is answered out of memory alone: who is cut off from the others keeps nobody alive.
                 return match command.kind() == CommandKind::Heartbeat && !self.has_quorum() {
@@ -398,7 +407,7 @@ impl<F: Files> Driver<F> {
         let Some(cluster) = self.cluster.as_ref().filter(|_| !self.has_begun()) else { return };
         let mut records = vec![Record::Cluster { id: cluster.cluster_id.clone() }];
         if cluster.voters_change {
-            records.push(Record::Feature { name: KRAFT_VERSION.to_owned(), level: KRAFT_VERSION_MAX });
+            records.push(Record::Feature { name: KRAFT_VERSION.to_owned(), level: KRAFT.max });
         }
         if self.await_undecided().await.is_ok()
             && let Err(error) = self.begin(records).await

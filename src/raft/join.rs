@@ -6,12 +6,14 @@
 //! ChangeVoters  add, remove or replace · node · directory · wait ms → error code · words
 //! ```
 
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
 use openraft::async_runtime::WatchReceiver as _;
 
 use super::leadership::{Leadership, Metrics};
+use super::machine::Applied;
 use super::types::Seat;
 use super::voters::{Join, Reconfigure, VoterChange, VoterKey};
 use super::word::{Word, read_address, write_address};
@@ -231,11 +233,13 @@ impl Seeker {
     }
 
     /// Says where this controller is, once after the start, and asks anew when nobody leads or the log does not know it
-    /// any more. With `joins_by_itself` it asks for a vote, too.
+    /// any more. With `joins_by_itself` it asks for a vote, too. One that began with voters that are `fixed` is quiet until
+    /// they are not, but when nobody leads: it may have been taken out while it was away.
     pub fn start(
         mut self,
         metrics: Metrics,
         voters: Rc<dyn Reconfigure>,
+        fixed: Option<Rc<RefCell<Applied>>>,
         every: Duration,
         joins_by_itself: bool,
     ) {
@@ -247,25 +251,32 @@ impl Seeker {
                     return;
                 }
                 let leadership = Leadership::of(&metrics);
-                let (is_member, is_voter) = {
+                let (directory, is_voter) = {
                     let metrics = metrics.borrow_watched();
                     let config = &metrics.membership_config;
                     let is_voter = config.voter_ids().any(|seat| seat == metrics.id);
-                    (config.get_node(&metrics.id).is_some(), is_voter)
+                    (config.get_node(&metrics.id).map(|member| member.directory), is_voter)
                 };
+                let is_member = directory.is_some();
                 let has_leader = leadership.leader.is_some();
                 let is_lost = !has_leader && !had_leader;
                 had_leader = has_leader;
                 if leadership.is_own {
                     voters.forget_silent().await;
                 }
-                if !is_told || is_lost || !is_member {
+                let is_fixed = fixed.as_ref().is_some_and(|it| !it.borrow().state.image().voters_change());
+                let asks = match is_fixed {
+                    false => !is_told || is_lost || !is_member,
+                    // A log that nobody has pinned may be a new one: it has no claim to the seat.
+                    true => is_lost && directory == Some(self.join.key.directory),
+                };
+                if asks {
                     let result = match leadership.is_own {
                         true => Some(voters.join(self.join.clone()).await),
                         false => self.ask().await,
                     };
                     is_told |= matches!(result, Some(Ok(_)));
-                } else if joins_by_itself && is_member && !is_voter {
+                } else if joins_by_itself && is_member && !is_voter && !is_fixed {
                     self.ask_for_vote(leadership).await;
                 }
             }

@@ -158,7 +158,7 @@ pub async fn form_changing<F: Files>(
         let members: BTreeMap<Seat, Member> = members.collect::<Result<_, OpenError>>()?;
         let voters = vec![members.keys().copied().collect()];
         if let Ok(membership) = Membership::new(voters, members.clone()) {
-            pin(links.roster(), &StoredMembership::new(None, membership));
+            pin(links.roster(), &StoredMembership::new(None, membership), true);
         }
         match raft.initialize(members).await {
             // The leader's first entries were here before.
@@ -170,7 +170,7 @@ pub async fn form_changing<F: Files>(
     let metrics = raft.metrics();
     let membership = metrics.borrow_watched().membership_config.clone();
     // What is in the log and not known to be committed counts here: without it nobody would be found.
-    pin(links.roster(), &membership);
+    pin(links.roster(), &membership, true);
     let found = membership.get_node(&seat).map(|member| member.directory);
     if let Some(pinned) = found.filter(|found| *found != own.directory) {
         return Err(OpenError::Directory { pinned, found: own.directory });
@@ -196,13 +196,18 @@ fn list(nodes: &[BrokerId]) -> String {
     texts.join(", ")
 }
 
-/// What the log says of its members, for whoever checks hellos and dials: which directory each voter has and, where it is
-/// known to the log, where each member is.
-pub fn pin(roster: &Roster, membership: &StoredMembership) {
+/// What the log says of its members, for whoever checks hellos and dials: which directory each has and, where it is
+/// known to the log, where it is. What a configuration says of that counts until the voters change (`voters_change`).
+pub fn pin(roster: &Roster, membership: &StoredMembership, voters_change: bool) {
     let voters: BTreeSet<Seat> = membership.voter_ids().collect();
-    let known =
-        membership.nodes().filter(|(seat, member)| !member.directory.is_nil() && voters.contains(seat));
-    roster.pin(known.map(|(_, member)| (member.node, member.directory)).collect());
+    let known = |(_, member): &(&Seat, &Member)| !member.directory.is_nil();
+    let directory = |(_, member): (&Seat, &Member)| (member.node, member.directory);
+    let of_voters = membership.nodes().filter(known).filter(|(seat, _)| voters.contains(seat));
+    roster.pin(of_voters.map(directory).collect());
+    roster.pin_members(membership.nodes().filter(known).map(directory).collect());
+    if roster.is_named() && !voters_change {
+        return;
+    }
     let placed = membership.nodes().filter_map(|(_, member)| Some((member.node, member.address.clone()?)));
     let placed: BTreeMap<BrokerId, Address> = placed.collect();
     if !placed.is_empty() {
@@ -229,11 +234,15 @@ pub fn start_pinning<F: Files>(raft: Raft<F>, links: Rc<Links>) {
             met.insert(links.identity().node, links.identity().directory);
             let config = metrics.borrow_watched().membership_config.clone();
             let seats = config.nodes().filter_map(|(seat, member)| {
-                let directory = *met.get(&member.node)?;
+                // What is pinned stays.
+                let directory = *met.get(&member.node).filter(|_| member.directory.is_nil())?;
                 Some((*seat, Member { directory, ..member.clone() }))
             });
-            if let Err(error) = raft.change_membership(ChangeMembers::SetNodes(seats.collect()), false).await
-            {
+            let seats: BTreeMap<Seat, Member> = seats.collect();
+            if seats.is_empty() {
+                continue;
+            }
+            if let Err(error) = raft.change_membership(ChangeMembers::SetNodes(seats), false).await {
                 tracing::debug!("directories are not pinned yet: {error}");
             }
         }

@@ -43,6 +43,11 @@ impl Applied {
         SnapshotMeta { last_log_id: self.last, last_membership: self.membership.clone() }
     }
 
+    /// Whoever checks hellos and dials goes by what the log says.
+    pub fn pin(&self, roster: &Roster) {
+        leadership::pin(roster, &self.membership, self.state.image().voters_change());
+    }
+
     /// Whether the state has changed by it.
     pub fn apply(&mut self, entry: &Entry) -> io::Result<bool> {
         self.last = Some(entry.log_id);
@@ -85,7 +90,7 @@ impl<F: Files> Machine<F> {
 
     fn pin(&self) {
         if let Some(roster) = &self.roster {
-            leadership::pin(roster, &self.applied.borrow().membership);
+            self.applied.borrow().pin(roster);
         }
     }
 

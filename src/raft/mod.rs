@@ -21,6 +21,7 @@ mod network;
 mod observer;
 mod producer_ids;
 mod quorum;
+mod raise;
 mod runtime;
 mod seat_file;
 mod serve;

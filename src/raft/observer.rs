@@ -12,7 +12,7 @@ use futures::future::{Either, select};
 use tokio::sync::watch;
 
 use super::feed_wire::{self, Fed, FetchLog, Part};
-use super::leadership::{self, Leadership};
+use super::leadership::Leadership;
 use super::machine::Applied;
 use super::types::{Entry, SnapshotMeta};
 use super::word::Word;
@@ -175,10 +175,9 @@ impl Observer {
             // Whoever answers has not heard of the newest leader yet.
             return Ok(Next::Search);
         }
-        // Those that the configuration names are where it says.
-        let roster = self.links.roster();
-        if roster.servers().next().is_some() && !controllers.is_empty() {
-            roster.learn(controllers);
+        // Those that the configuration names are where it says, until the voters change.
+        if !controllers.is_empty() {
+            self.links.roster().learn(controllers);
         }
         self.note(Leadership { term, leader, is_own: false });
         match part {
@@ -207,7 +206,7 @@ impl Observer {
             self.publish();
         }
         if !entries.is_empty() {
-            leadership::pin(self.links.roster(), &self.applied.borrow().membership);
+            self.applied.borrow().pin(self.links.roster());
         }
         Ok(())
     }
@@ -246,7 +245,7 @@ impl Observer {
             return Err(Broken::OtherLog);
         }
         *self.applied.borrow_mut() = installed;
-        leadership::pin(self.links.roster(), &self.applied.borrow().membership);
+        self.applied.borrow().pin(self.links.roster());
         self.publish();
         Ok(())
     }

@@ -27,6 +27,7 @@ use super::machine::{Applied, Machine};
 use super::network::PeerNetworks;
 use super::observer::Observer;
 use super::producer_ids::ProducerIds;
+use super::raise;
 use super::seat_file::{KnownSeat, SeatFile};
 use super::serve::{self, RaftCalls, Serve};
 use super::snapshots::{SnapshotError, Snapshots};
@@ -74,7 +75,7 @@ pub struct Settings {
     pub timing: Timing,
     /// The ways to the other voters; `None` for a node alone.
     pub peers: Option<Rc<Links>>,
-    /// In a cluster: its voters come and go.
+    /// In a cluster: this node's part where voters come and go, now or later.
     pub changing: Option<ChangingVoters>,
     /// How long a start waits for its own leadership. One voter needs milliseconds.
     pub leader_wait: Duration,
@@ -90,9 +91,11 @@ pub struct Settings {
     pub on_failure: Rc<dyn Fn(&str)>,
 }
 
-/// Of a node whose cluster's voters come and go.
+/// Of a node whose cluster's voters come and go, or may be raised to that.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ChangingVoters {
+    /// The configuration names the voters: these, until the log says that they change.
+    pub are_named: bool,
     /// Where other controllers reach this one.
     pub address: Address,
     /// Those that the cluster begins with; none where this node was not told.
@@ -288,13 +291,17 @@ impl Quorum {
             Seeker::new(links.clone(), join)
         });
         let first = settings.changing.as_ref().map_or(&[][..], |changing| &changing.first);
+        let are_named = settings.changing.as_ref().is_none_or(|changing| changing.are_named);
+        // What is in the log and not known to be committed counts here: who votes is the same with it and without.
+        let is_raised = stored.applied.state.image().voters_change() || raise::is_in(&stored.loaded.entries);
+        let is_fixed = are_named && !is_raised;
         let (seat, mut seeker) = match seeker {
             None => (first_seat(settings.node)?, None),
             Some(mut seeker) => {
                 let is_first = first.iter().any(|voter| voter.key == seeker.join.key);
                 let seat = match stored.known.filter(|_| !stored.is_new) {
                     Some(known) => known.seat,
-                    None if !stored.is_new || is_first => first_seat(settings.node)?,
+                    None if !stored.is_new || is_first || is_fixed => first_seat(settings.node)?,
                     // One that was given before is not taken: something may have been written there, and is lost.
                     None => {
                         let joins =
@@ -337,9 +344,9 @@ impl Quorum {
             Some(links) => {
                 let on_failure = settings.on_failure.clone();
                 leadership::start_watching(metrics.clone(), messages.clone(), heard.clone(), on_failure);
-                match &seeker {
-                    None => leadership::form(&raft, links).await?,
-                    Some(_) => leadership::form_changing(&raft, links, seat, first).await?,
+                match is_fixed {
+                    true => leadership::form(&raft, links).await?,
+                    false => leadership::form_changing(&raft, links, seat, first).await?,
                 }
                 let key = VoterKey { node: settings.node, directory: links.identity().directory };
                 let has_entries = metrics.borrow_watched().last_log_index.is_some();
@@ -349,7 +356,7 @@ impl Quorum {
                     true => identity.write_later(&raft, file_threads, key, seat, settings.on_failure.clone()),
                     false => {}
                 }
-                if seeker.is_none() {
+                if is_fixed {
                     leadership::start_pinning(raft.clone(), links.clone());
                 }
                 leadership::start_trimming(raft.clone(), log.clone(), settings.snapshot_bytes);
@@ -358,16 +365,8 @@ impl Quorum {
         }
         let calls: Rc<dyn Serve> = Rc::new(RaftCalls::new(raft.clone(), heard.clone()));
         let times = Rc::new(RefCell::new(Times::default()));
-        let cluster = settings.peers.is_some().then(|| ClusterLeader {
-            cluster_id: settings.cluster_id.clone(),
-            voters_change: settings.changing.is_some(),
-            commit_wait: COMMIT_WAIT_MIN.max(settings.timing.election_max.saturating_mul(4)),
-            hand_over_wait: settings.timing.election_max,
-            undecided: None,
-            lease: settings.timing.election_max.saturating_mul(2),
-            active_term: None,
-        });
-        let lease = cluster.as_ref().map(|cluster| cluster.lease);
+        let commit_wait = COMMIT_WAIT_MIN.max(settings.timing.election_max.saturating_mul(4));
+        let hand_over_wait = settings.timing.election_max;
         let feed = settings.peers.as_ref().map(|links| {
             Rc::new(Feed {
                 log: log.clone(),
@@ -379,14 +378,15 @@ impl Quorum {
                 snapshot: RefCell::default(),
             })
         });
-        let voters: Option<Rc<dyn Reconfigure>> = cluster.as_ref().map(|cluster| {
+        let voters: Option<Rc<dyn Reconfigure>> = settings.peers.as_ref().map(|links| {
             let voters = Voters {
                 raft: raft.clone(),
+                links: links.clone(),
                 metrics: metrics.clone(),
                 log: log.clone(),
                 applied: applied.clone(),
-                commit_wait: cluster.commit_wait,
-                hand_over_wait: cluster.hand_over_wait,
+                commit_wait,
+                hand_over_wait,
                 silence_max: settings
                     .changing
                     .as_ref()
@@ -398,9 +398,21 @@ impl Quorum {
             Rc::new(voters) as Rc<dyn Reconfigure>
         });
         if let (Some(seeker), Some(voters), Some(changing)) = (seeker.take(), &voters, &settings.changing) {
+            let fixed = is_fixed.then(|| applied.clone());
             let every = settings.timing.election_max;
-            seeker.start(metrics.clone(), voters.clone(), every, changing.joins_by_itself);
+            seeker.start(metrics.clone(), voters.clone(), fixed, every, changing.joins_by_itself);
         }
+        let cluster = voters.clone().map(|voters| ClusterLeader {
+            cluster_id: settings.cluster_id.clone(),
+            voters,
+            voters_change: !are_named,
+            commit_wait,
+            hand_over_wait,
+            undecided: None,
+            lease: settings.timing.election_max.saturating_mul(2),
+            active_term: None,
+        });
+        let lease = cluster.as_ref().map(|cluster| cluster.lease);
         let is_alone = cluster.is_none();
         let controller = Controller::new(settings.controller, rules, settings.ids, settings.random);
         let sessions = controller.sessions();

@@ -13,6 +13,7 @@ use crate::metadata::CommandKind;
 use crate::metadata::testing::FewRules;
 use crate::metadata::{AlterConfigs, ConfigChange, ConfigEdit, ConfigOp, ConfigResource};
 use crate::metadata::{CreateTopics, DeleteTopics, NewTopic, RegisterBroker, TopicRef};
+use crate::metadata::{FeatureUpdate, UpdateFeatures, UpgradeType};
 
 const NODE: BrokerId = BrokerId(4);
 
@@ -186,6 +187,25 @@ fn commands_are_timed_and_refusals_change_nothing() {
         let kinds: Vec<(CommandKind, u64)> =
             quorum.command_times().iter().map(|times| (times.kind, times.run_us.len())).collect();
         assert_eq!(kinds, [(CommandKind::RegisterBroker, 1), (CommandKind::AlterConfigs, 1)]);
+        quorum.shutdown().await;
+    });
+}
+
+#[test]
+fn a_node_alone_has_no_voters_that_could_change() {
+    on_a_shard(|dir, threads| async move {
+        let quorum = open(dir.path(), &threads).await;
+        register(&quorum).await;
+        let name = crate::metadata::KRAFT_VERSION.to_owned();
+        let update = FeatureUpdate { name, level: 1, upgrade: UpgradeType::Upgrade };
+        for validate_only in [true, false] {
+            let updates = vec![update.clone()];
+            let command = Command::UpdateFeatures(UpdateFeatures { updates, validate_only });
+            let refusal = quorum.submit(command).await.unwrap_err();
+            assert_eq!(refusal.code, ErrorCode::InvalidUpdateVersion);
+            assert!(refusal.message.contains("This node is alone"), "{}", refusal.message);
+        }
+        assert!(!quorum.image().voters_change());
         quorum.shutdown().await;
     });
 }

@@ -22,13 +22,14 @@ use super::commands::not_controller;
 use super::leadership::{Leadership, Metrics, Raft};
 use super::log_store::LogStore;
 use super::machine::Applied;
+use super::raise;
 use super::types::{Member, Membership, Seat, StoredMembership, Types};
 use crate::base::clock::{self, Monotonic};
 use crate::base::{BrokerId, TopicId};
 use crate::io::Files;
 use crate::io::runtime;
 use crate::metadata::{KRAFT_VERSION, Refusal};
-use crate::peer::Address;
+use crate::peer::{Address, Links};
 use crate::wire::ErrorCode;
 
 /// How often whoever adds a voter looks whether it has caught up.
@@ -70,6 +71,8 @@ pub struct Join {
 /// The leader's part, whatever files it has.
 pub trait Reconfigure {
     fn change(&self, change: VoterChange) -> Changing<'_, ()>;
+    /// Has the log say of each voter where it is: what is there before `kraft.version` 1 is. Or looks only whether it could.
+    fn raise(&self, validate_only: bool) -> Changing<'_, ()>;
     /// Gives a log to a controller that has none.
     fn join(&self, join: Join) -> Changing<'_, Seat>;
     /// Now and then: takes members out that have no vote and are gone.
@@ -81,6 +84,7 @@ pub type Changing<'a, T> = Pin<Box<dyn Future<Output = Result<T, Refusal>> + 'a>
 /// The leader's part.
 pub struct Voters<F: Files> {
     pub raft: Raft<F>,
+    pub links: Rc<Links>,
     pub metrics: Metrics,
     pub log: LogStore,
     pub applied: Rc<RefCell<Applied>>,
@@ -126,6 +130,21 @@ impl<F: Files> Reconfigure for Voters<F> {
         })
     }
 
+    fn raise(&self, validate_only: bool) -> Changing<'_, ()> {
+        Box::pin(async move {
+            let observed = self.observed();
+            let members = {
+                let applied = self.applied.borrow();
+                raise::members(observed.membership(), applied.state.image(), &self.links)?
+            };
+            if validate_only || observed.nodes().all(|(seat, member)| members.get(seat) == Some(member)) {
+                return Ok(());
+            }
+            let _turn = self.turn.lock().await;
+            self.set(members, &observed).await
+        })
+    }
+
     fn join(&self, join: Join) -> Changing<'_, Seat> {
         Box::pin(self.take_in(join))
     }
@@ -156,16 +175,11 @@ impl<F: Files> Voters<F> {
     }
 
     fn check_version(&self, change: &str) -> Result<(), Refusal> {
-        let level = self.applied.borrow().state.image().feature(KRAFT_VERSION).unwrap_or(0);
-        match level {
-            0 => {
-                let text = format!(
-                    "Cluster doesn't support {change} voter because the {KRAFT_VERSION} feature is 0"
-                );
-                Err(Refusal::new(ErrorCode::UnsupportedVersion, text))
-            }
-            _ => Ok(()),
+        if self.applied.borrow().state.image().voters_change() {
+            return Ok(());
         }
+        let text = format!("Cluster doesn't support {change} voter because the {KRAFT_VERSION} feature is 0");
+        Err(Refusal::new(ErrorCode::UnsupportedVersion, text))
     }
 
     fn gone(&self) -> BTreeSet<Seat> {
@@ -296,7 +310,8 @@ impl<F: Files> Voters<F> {
         let known = observed.nodes().find(|(known, member)| is_at(member, key) && Some(**known) == seat);
         if let Some((seat, member)) = known {
             if member.address.as_ref() != Some(&address) {
-                self.move_to(*seat, Member { address: Some(address), ..member.clone() }).await?;
+                let moved = Member { address: Some(address), ..member.clone() };
+                self.move_to(*seat, moved, &observed).await?;
             }
             return Ok(*seat);
         }
@@ -328,11 +343,16 @@ impl<F: Files> Voters<F> {
     }
 
     /// The node is elsewhere now (Kafka's UpdateRaftVoter).
-    async fn move_to(&self, seat: Seat, member: Member) -> Result<(), Refusal> {
+    async fn move_to(&self, seat: Seat, member: Member, observed: &StoredMembership) -> Result<(), Refusal> {
         let _turn = self.turn.lock().await;
         tracing::info!(node = %member.node, "a controller has another address: {:?}", member.address);
-        let change = ChangeMembers::SetNodes(BTreeMap::from([(seat, member)]));
-        let changing = self.raft.change_membership(change, true);
+        self.set(BTreeMap::from([(seat, member)]), observed).await
+    }
+
+    /// Says other things of members; who votes is what `observed` says, or nothing is done.
+    async fn set(&self, members: BTreeMap<Seat, Member>, observed: &StoredMembership) -> Result<(), Refusal> {
+        let observed = Precondition::LastMembershipLogId { last_membership_log_id: *observed.log_id() };
+        let changing = self.raft.change_membership_if(ChangeMembers::SetNodes(members), true, [observed]);
         match select(pin!(changing), pin!(runtime::sleep(self.commit_wait))).await {
             Either::Left((Ok(_), _)) => Ok(()),
             Either::Left((Err(error), _)) => Err(refused(error)),

@@ -53,6 +53,7 @@ impl Changing {
         let first =
             self.first.iter().map(|id| FirstVoter { key: first_key(*id), address: self.address(*id) });
         settings.changing = Some(ChangingVoters {
+            are_named: false,
             address: self.address(node),
             first: first.collect(),
             joins_by_itself: self.joins_by_itself,
@@ -332,3 +333,6 @@ fn who_votes_alone_is_a_majority_when_nobody_answers_it() {
         changing.trio.stop_all().await;
     });
 }
+
+#[path = "raise_tests.rs"]
+mod raise_tests;

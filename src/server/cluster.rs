@@ -213,15 +213,28 @@ impl Cluster {
         self.links.clone()
     }
 
-    /// How the quorum begins, and how this node has its part in it, where voters come and go.
+    /// How the quorum begins, and how this node has its part in it, where voters come and go, now or later.
     pub(super) fn changing(&self) -> Option<ChangingVoters> {
-        let changing = self.config.changing.as_ref()?;
+        let changing = self.config.changing.as_ref();
         Some(ChangingVoters {
-            address: own_address(changing),
+            are_named: changing.is_none(),
+            address: self.own_address()?,
             first: self.first.clone(),
-            joins_by_itself: changing.joins_by_itself,
+            joins_by_itself: changing.is_some_and(|changing| changing.joins_by_itself),
             silence_max: OBSERVER_SILENCE_MAX,
         })
+    }
+
+    /// Where the others reach this controller.
+    fn own_address(&self) -> Option<peer::Address> {
+        match &self.config.changing {
+            Some(changing) => Some(own_address(changing)),
+            None => {
+                let mut voters = self.config.voters.iter();
+                let own = voters.find(|voter| voter.node == self.links.identity().node);
+                own.map(|own| (own.host.clone(), own.port))
+            }
+        }
     }
 
     pub(super) fn road(&self, shard: &Rc<Shard>, quorum: &Rc<Quorum>) -> Rc<Road> {
@@ -297,15 +310,8 @@ impl Cluster {
             return;
         }
         let identity = self.links.identity();
-        let own = match &self.config.changing {
-            Some(changing) => Some(own_address(changing)),
-            None => {
-                let mut voters = self.config.voters.iter();
-                let own = voters.find(|voter| voter.node == identity.node);
-                own.map(|own| (own.host.clone(), own.port))
-            }
-        };
-        let endpoints = config.controller_listeners.first().zip(own).map(|(listener, (host, port))| {
+        let endpoints = config.controller_listeners.first().zip(self.own_address());
+        let endpoints = endpoints.map(|(listener, (host, port))| {
             // Who wants it to be told otherwise has it in `advertised.listeners`.
             let told = listener.advertised_endpoint(port, &host);
             let (host, port) = told.map_or((host, port), |told| (told.host, told.port));

@@ -178,14 +178,25 @@ impl Cluster {
         cluster
     }
 
-    fn push_controller(&mut self, port: &str, arguments: &[&str], more: &[(&str, &str)]) {
+    /// The voters' addresses, without their ids.
+    fn servers(&self) -> String {
         let servers: Vec<&str> = self.voters.split(',').filter_map(|voter| voter.split('@').nth(1)).collect();
+        servers.join(",")
+    }
+
+    /// A node's file does not name the voters any more, from its next start on.
+    pub(super) fn name_no_voters(&mut self, index: usize) {
+        let servers = ("controller.quorum.bootstrap.servers", &*self.servers());
+        self.nodes[index].replace_setting("controller.quorum.voters", servers);
+    }
+
+    fn push_controller(&mut self, port: &str, arguments: &[&str], more: &[(&str, &str)]) {
         let client = free_ports(1)[0];
         let listeners = format!("PLAINTEXT://127.0.0.1:{client},CONTROLLER://127.0.0.1:{port}");
         let own = [
             ("listeners", listeners.as_str()),
             ("advertised.listeners", "PLAINTEXT://127.0.0.1:0"),
-            ("controller.quorum.bootstrap.servers", &servers.join(",")),
+            ("controller.quorum.bootstrap.servers", &self.servers()),
         ];
         let id = self.nodes.len() + 1;
         self.nodes.push(formatted_node_with(id, arguments, &[&own[..], more].concat()));
@@ -193,8 +204,7 @@ impl Cluster {
 
     /// Formats a node, whose directory is gone, as one that is to join.
     pub(super) fn format_to_join(&self, index: usize) {
-        let servers: Vec<&str> = self.voters.split(',').filter_map(|voter| voter.split('@').nth(1)).collect();
-        let servers = servers.join(",");
+        let servers = self.servers();
         let port = self.voters.split(',').nth(index).and_then(|voter| voter.rsplit_once(':'));
         let listeners = format!("PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{}", port.expect("a port").1);
         let id = (index + 1).to_string();

@@ -4,18 +4,25 @@
 use std::collections::BTreeSet;
 
 use kafka_protocol::messages::add_raft_voter_request::Listener;
-use kafka_protocol::messages::{AddRaftVoterRequest, ApiVersionsRequest, RemoveRaftVoterRequest};
+use kafka_protocol::messages::update_features_request::FeatureUpdateKey;
+use kafka_protocol::messages::{
+    AddRaftVoterRequest, ApiVersionsRequest, RemoveRaftVoterRequest, UpdateFeaturesRequest,
+};
 use kafka_protocol::protocol::StrBytes;
 use uuid::Uuid;
 
 use super::cluster::{Cluster, KILLS, NO_SECRET, create_through};
+use super::cluster_elections::await_all_in_sync;
+use super::cluster_faults::{TWO_IN_SYNC, load_on};
 use super::harness::raw::Raw;
 use super::harness::{Broker, eventually};
 use super::quorum::{ids, quorum_now};
 
 const NONE: i16 = 0;
 const REQUEST_TIMED_OUT: i16 = 7;
+const UNSUPPORTED_VERSION: i16 = 35;
 const NOT_CONTROLLER: i16 = 41;
+const INVALID_UPDATE_VERSION: i16 = 95;
 const DUPLICATE_VOTER: i16 = 126;
 const VOTER_NOT_FOUND: i16 = 127;
 
@@ -205,4 +212,88 @@ fn three_that_began_together_lose_one_and_its_new_disk_votes_when_the_old_one_is
         cluster.nodes[other as usize - 1].kill();
     }
     create(&cluster, "two");
+}
+
+/// Has `kraft.version` finalized; `upgrade` as the request has it.
+fn update_kraft(node: &Broker, level: i16, upgrade: i8) -> (i16, String) {
+    let update = FeatureUpdateKey::default()
+        .with_feature(StrBytes::from_static_str("kraft.version"))
+        .with_max_version_level(level)
+        .with_upgrade_type(upgrade);
+    let request = UpdateFeaturesRequest::default().with_timeout_ms(10_000).with_feature_updates(vec![update]);
+    let answer = Raw::connect(node).call(2, &request);
+    (answer.error_code, answer.error_message.map_or_else(String::new, |text| text.to_string()))
+}
+
+/// As the guide says it: raised while it serves, then each node restarted with its old file, and with the new one.
+#[test]
+fn fixed_voters_are_raised_under_load_and_replaced_and_nothing_is_lost() {
+    if Broker::is_kafka() {
+        return;
+    }
+    let mut cluster = Cluster::start_with(&[&KILLS[..], &[TWO_IN_SYNC]].concat());
+    let (client, load) = load_on(&cluster);
+    let directories: Vec<Uuid> = cluster.nodes.iter().map(directory).collect();
+    let other = |index: usize| (index + 1) % 3;
+    for node in &cluster.nodes {
+        eventually("it is told that it could be raised", || {
+            (kraft_version(node) == (true, None)).then_some(())
+        });
+    }
+    assert_eq!(add(&cluster.nodes[0], 4, Uuid::from_u128(4), 100), UNSUPPORTED_VERSION);
+    let through = &cluster.nodes[other(cluster.controller())];
+    eventually("it is raised", || {
+        let (code, text) = update_kraft(through, 1, 1);
+        assert!([NONE, REQUEST_TIMED_OUT, NOT_CONTROLLER].contains(&code), "{code}: {text}");
+        (code == NONE).then_some(())
+    });
+    for node in &cluster.nodes {
+        eventually("it is raised", || (kraft_version(node) == (true, Some(1))).then_some(()));
+    }
+    let (code, text) = update_kraft(through, 0, 2);
+    assert!(
+        code == INVALID_UPDATE_VERSION && text.ends_with("Can't downgrade the version of this feature."),
+        "{text}"
+    );
+    load.await_progress("after it was raised");
+    // Another controller, and a broker whose file names the old ones.
+    cluster.add_controller(&KILLS);
+    cluster.add_observer(true, &KILLS);
+    cluster.start_stopped();
+    cluster.await_brokers(&[1, 2, 3, 4, 5]);
+    add_until_done(&cluster, 4, directory(&cluster.nodes[3]));
+    let gone = (0..3).find(|index| *index != cluster.controller()).expect("three");
+    let gone = (gone as i32 + 1, directories[gone]);
+    remove_until_done(&cluster, gone.0, gone.1);
+    let left: Vec<i32> = (1..=4).filter(|id| *id != gone.0).collect();
+    await_quorum(&cluster, &left, &[gone.0, 5]);
+    load.await_progress("with other voters");
+    for is_old in [true, false] {
+        for index in 0..4 {
+            await_all_in_sync(&cluster, "load");
+            match is_old {
+                true => cluster.nodes[index].kill(),
+                false => drop(cluster.nodes[index].terminate()),
+            }
+            if !is_old && index < 3 {
+                cluster.name_no_voters(index);
+            }
+            cluster.start_stopped();
+            await_quorum(&cluster, &left, &[gone.0, 5]);
+            load.await_progress(&format!("after node {} was restarted, {is_old}", index + 1));
+        }
+    }
+    // None of those that the broker's file names has a vote.
+    for (index, directory) in directories.iter().enumerate() {
+        remove_until_done(&cluster, index as i32 + 1, *directory);
+    }
+    await_quorum(&cluster, &[4], &[1, 2, 3, 5]);
+    cluster.nodes[4].terminate();
+    cluster.start_stopped();
+    create(&cluster, "two");
+    for (_, node) in cluster.running() {
+        let mut raw = Raw::connect(node);
+        eventually("two", || super::cluster::partitions(&mut raw, "two").ok().filter(|it| it.len() == 3));
+    }
+    load.finish(&client);
 }

@@ -1,7 +1,7 @@
 //! UpdateFeatures: which levels may be finalized (Kafka's `FeatureControlManager`).
 
 use super::super::command::{FeatureUpdate, Refusal, Response, UpdateFeatures, UpgradeType};
-use super::super::features::{FEATURES, METADATA_VERSION};
+use super::super::features::{self, KRAFT_VERSION, METADATA_VERSION};
 use super::super::image::Image;
 use super::super::record::Record;
 use super::Decision;
@@ -12,6 +12,10 @@ pub(super) fn update(image: &Image, request: UpdateFeatures) -> Result<Decision,
     let mut records = Vec::with_capacity(request.updates.len());
     for update in request.updates {
         check(image, &update)?;
+        // Of this one Kafka writes nothing either where it stays.
+        if update.name == KRAFT_VERSION && update.level <= image.feature(KRAFT_VERSION).unwrap_or(0) {
+            continue;
+        }
         records.push(Record::Feature { name: update.name, level: update.level });
     }
     if request.validate_only {
@@ -32,7 +36,7 @@ fn check(image: &Image, update: &FeatureUpdate) -> Result<(), Refusal> {
     if *level < 0 {
         return refuse("A feature version cannot be less than 0.");
     }
-    let Some(feature) = FEATURES.iter().find(|feature| feature.name == name) else {
+    let Some(feature) = features::feature(name) else {
         return refuse("The controller does not support this feature.");
     };
     if !(feature.min..=feature.max).contains(level) {
@@ -57,6 +61,8 @@ fn check(image: &Image, update: &FeatureUpdate) -> Result<(), Refusal> {
                 "Refusing to perform the requested downgrade because it might delete metadata information.",
             ),
         },
+        // Nothing would bring the voters back into the files.
+        (true, ..) if name == KRAFT_VERSION => refuse("Can't downgrade the version of this feature."),
         _ => Ok(()),
     }
 }

@@ -98,6 +98,12 @@ impl Broker {
         self.environment.push((name.to_string(), value.to_string()));
     }
 
+    /// Has another property in place of `name` for the starts to come.
+    pub fn replace_setting(&mut self, name: &str, by: (&str, &str)) {
+        self.settings.retain(|(known, _)| known != name);
+        self.settings.push((by.0.to_string(), by.1.to_string()));
+    }
+
     pub fn is_kafka() -> bool {
         std::env::var("KURING_TEST_BROKER").is_ok_and(|name| name == "kafka")
     }
