@@ -232,6 +232,32 @@ fn a_new_disk_with_the_old_file_has_no_claim_to_the_seat_and_joins_with_the_othe
 }
 
 #[test]
+fn two_of_three_are_raised_to_have_the_lost_disk_of_the_third_replaced() {
+    on_a_shard(|threads| async move {
+        let mut changing = fixed(threads).await;
+        for node in NODES {
+            changing.register(node).await;
+        }
+        let leader = changing.trio.leader().await;
+        let lost = NODES.into_iter().find(|node| *node != leader).unwrap();
+        changing.lose_disk(lost).await;
+        changing.server = leader;
+        changing.raise().await;
+        changing.change(VoterChange::Remove(first_key(lost))).await.unwrap();
+        let fresh = Uuid::from_u128(77);
+        changing.start_in(lost, fresh).await;
+        changing.change(VoterChange::Add(key(lost, fresh), WAIT)).await.unwrap();
+        changing.await_voters(&NODES, &[]).await;
+        // It counts: without another one of the three the log goes on.
+        let other = NODES.into_iter().find(|node| ![leader, lost].contains(node)).unwrap();
+        changing.trio.stop(other).await;
+        changing.trio.create("two").await;
+        changing.trio.await_topics(2).await;
+        changing.trio.stop_all().await;
+    });
+}
+
+#[test]
 fn leaders_that_are_lost_while_they_raise_leave_it_done_or_not_done() {
     on_a_shard(|threads| async move {
         let mut changing = fixed(threads).await;
