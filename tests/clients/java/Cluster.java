@@ -260,6 +260,14 @@ public class Cluster extends Tools {
             .matcher(tool("features", "describe").ok().text()).find());
         tool("features", "upgrade", "--feature", "transaction.version=2").ok();
         tool("features", "upgrade", "--feature", "transaction.version=9").failed().has("transaction.version");
+        // Of voters that every node's file names, which come and go from then on; the nodes restart with their files.
+        tool("features", "describe").ok().matches("Feature: kraft.version\\s+.*FinalizedVersionLevel: 0");
+        tool("features", "upgrade", "--feature", "kraft.version=1", "--dry-run").ok().has("can be upgraded to 1");
+        tool("features", "upgrade", "--feature", "kraft.version=2").failed().has("only supports versions 0-1");
+        tool("features", "upgrade", "--feature", "kraft.version=1").ok();
+        eventually("it is raised", () -> java.util.regex.Pattern.compile("Feature: kraft.version\\s+.*FinalizedVersionLevel: 1")
+            .matcher(tool("features", "describe").ok().text()).find());
+        tool("features", "downgrade", "--feature", "kraft.version=0").failed().has("Can't downgrade the version of this feature.");
     }
 
     static void delete() throws Exception {
