@@ -52,7 +52,7 @@ pub struct CreateArguments {
     #[arg(short, long)]
     replication_factor: Option<i16>,
     /// A setting of the topic; may be repeated
-    #[arg(short, long = "config", value_name = "NAME=VALUE", value_parser = name_and_value)]
+    #[arg(short, long = "config", visible_alias = "set", value_name = "NAME=VALUE", value_parser = name_and_value)]
     configs: Vec<(String, String)>,
     /// A topic that exists is no failure
     #[arg(long)]
@@ -88,7 +88,7 @@ pub struct AlterArguments {
     #[arg(short, long, required_unless_present_any = ["set", "unset"])]
     partitions: Option<i32>,
     /// A setting to set on the topic; may be repeated
-    #[arg(long, value_name = "NAME=VALUE", value_parser = name_and_value)]
+    #[arg(long, visible_alias = "config", value_name = "NAME=VALUE", value_parser = name_and_value)]
     set: Vec<(String, String)>,
     /// A setting to inherit again; may be repeated
     #[arg(long, value_name = "NAME")]
