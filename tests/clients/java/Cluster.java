@@ -1,6 +1,6 @@
 // Kafka's own tools against three brokers, and a load of the Java client through which brokers come and go. Arguments:
-// "tools", a bootstrap address and the controllers' addresses, or "load", the address and a directory in which "ready" tells that it runs and "stop"
-// that it shall end.
+// "tools", a bootstrap address, the controllers' addresses and the nodes' properties files with %d for a node, or "load", the
+// address and a directory in which "ready" tells that it runs and "stop" that it shall end.
 
 import java.nio.file.*;
 import java.time.Duration;
@@ -14,6 +14,7 @@ import org.apache.kafka.common.TopicPartition;
 
 public class Cluster extends Tools {
     static final List<Integer> BROKERS = List.of(1, 2, 3);
+    static final String NOBODYS = "AAAAAAAAAAAAAAAAAAAAAQ";
 
     public static void main(String[] arguments) throws Exception {
         connect(arguments[1]);
@@ -37,6 +38,7 @@ public class Cluster extends Tools {
         scenario("reassign-cancel", Cluster::cancel);
         scenario("features", Cluster::features);
         scenario("topics-delete", Cluster::delete);
+        scenario("controllers-changed", () -> changeControllers(arguments[2], arguments[3]));
         endTools();
     }
 
@@ -176,6 +178,46 @@ public class Cluster extends Tools {
         tool("configs", "--alter", "--topic", "governed", "--delete-config", "retention.ms").ok();
     }
 
+    // The rows of a node in the quorum's description: its directory's id and whether it leads, follows or observes.
+    static String[] replica(int node) throws Exception {
+        var rows = tool("metadata-quorum", "describe", "--replication").ok().lines().stream().map(line -> line.trim().split("\\s+"));
+        return rows.filter(row -> row[0].equals("" + node)).map(row -> new String[] {row[1], row[row.length - 1]}).findFirst().orElseThrow();
+    }
+
+    static Output remove(int node, String directory) throws Exception {
+        return tool("metadata-quorum", "remove-controller", "--controller-id", node, "--controller-directory-id", directory);
+    }
+
+    // A voter that does not lead is taken out, asked of a broker, and is put back, asked of the controllers.
+    static void changeControllers(String addresses, String files) throws Exception {
+        int node = BROKERS.stream().filter(id -> !isReplica(id, "Leader")).findFirst().get();
+        String directory = replica(node)[0], file = files.formatted(node);
+        remove(node, NOBODYS).failed().has("VoterNotFoundException");
+        tool("metadata-quorum", "--command-config", file, "add-controller").failed().has("DuplicateVoterException");
+        remove(node, directory).ok().has("Removed KRaft controller " + node + " with directory id " + directory);
+        eventually("it observes", () -> isReplica(node, "Observer"));
+        remove(node, directory).failed().has("VoterNotFoundException");
+        String brokers = bootstrap;
+        addressOption = "--bootstrap-controller";
+        bootstrap = addresses;
+        try {
+            tool("metadata-quorum", "--command-config", file, "add-controller").ok().has("Added controller " + node + " with directory id " + directory);
+            eventually("it votes", () -> isReplica(node, "Follower"));
+        } finally {
+            addressOption = "--bootstrap-server";
+            bootstrap = brokers;
+        }
+        quorum();
+    }
+
+    static boolean isReplica(int node, String role) {
+        try {
+            return replica(node)[1].equals(role);
+        } catch (Exception error) {
+            throw new IllegalStateException(error);
+        }
+    }
+
     static Path plan(String topic, int partition, Integer... replicas) throws Exception {
         return Files.writeString(work.resolve("plan-" + topic + ".json"), "{\"version\":1,\"partitions\":[{\"topic\":\"" + topic
             + "\",\"partition\":" + partition + ",\"replicas\":[" + joined(replicas, ",") + "]}]}");
@@ -206,8 +248,8 @@ public class Cluster extends Tools {
         Path file = Files.writeString(work.resolve("proposed.json"), proposed);
         tool("reassign-partitions", "--reassignment-json-file", file, "--execute").ok()
             .has("Successfully started partition reassignments for placed-0,placed-1,placed-2,placed-3");
-        awaitDone(file, "placed-1");
-        check(!java.util.regex.Pattern.compile("Replicas: [\\d,]*2").matcher(describe("placed").text()).find(), describe("placed").text());
+        for (int partition = 0; partition < 4; partition++) awaitDone(file, "placed-" + partition);
+        eventually("none is on 2", () -> !java.util.regex.Pattern.compile("Replicas: [\\d,]*2").matcher(describe("placed").text()).find());
     }
 
     static void awaitDone(Path plan, String partition) throws Exception {
@@ -261,6 +303,7 @@ public class Cluster extends Tools {
         tool("features", "upgrade", "--feature", "transaction.version=2").ok();
         tool("features", "upgrade", "--feature", "transaction.version=9").failed().has("transaction.version");
         // Of voters that every node's file names, which come and go from then on; the nodes restart with their files.
+        remove(3, NOBODYS).failed().has("UnsupportedVersionException");
         tool("features", "describe").ok().matches("Feature: kraft.version\\s+.*FinalizedVersionLevel: 0");
         tool("features", "upgrade", "--feature", "kraft.version=1", "--dry-run").ok().has("can be upgraded to 1");
         tool("features", "upgrade", "--feature", "kraft.version=2").failed().has("only supports versions 0-1");
