@@ -5,7 +5,8 @@ use std::io::{IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use futures::FutureExt as _;
@@ -188,6 +189,8 @@ fn reset_by_the_peer_ends_receive_and_send_with_an_error() {
 #[test]
 fn closer_ends_a_receive_that_waits_and_the_peer_hears_at_once() {
     let (connection, mut peer) = pair();
+    let heard = Arc::new(AtomicBool::new(false));
+    let hears = heard.clone();
     let shard = ShardBuilder::new("closer").spawn(move || async move {
         let (mut reader, writer) = Socket::adopt(connection, &SocketOptions::default()).unwrap().split();
         let closer = reader.closer();
@@ -198,11 +201,15 @@ fn closer_ends_a_receive_that_waits_and_the_peer_hears_at_once() {
         closer.close();
         assert_eq!(reading.await, 0);
         drop((closer, writer));
-        sleep(Duration::from_millis(300)).await;
+        // Not because the shard ends.
+        let begun = std::time::Instant::now();
+        while !hears.load(Ordering::Acquire) {
+            assert!(begun.elapsed() < Duration::from_secs(60), "the peer hears nothing");
+            sleep(Duration::from_millis(5)).await;
+        }
     });
-    let started = std::time::Instant::now();
     assert_eq!(peer.read(&mut [0; 10]).unwrap(), 0);
-    assert!(started.elapsed() < Duration::from_millis(250));
+    heard.store(true, Ordering::Release);
     shard.unwrap().join();
 }
 
