@@ -24,6 +24,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 const SHUTDOWN_TIME_MAX: Duration = Duration::from_secs(30);
 /// Nor, without any answer, longer than this, and than two controllers that are lost one after the other.
 const SILENCE_MIN: Duration = Duration::from_secs(3);
+/// So long a broker that was let go answers on: who sends to it hears who leads now. Of one that just hangs up librdkafka learns
+/// it after a second.
+const FAREWELL: Duration = Duration::from_millis(100);
 
 /// The heartbeats of this broker.
 pub(super) struct Heartbeats {
@@ -144,6 +147,9 @@ impl Heartbeats {
                 break;
             }
             sleep(LOOK_EVERY).await;
+        }
+        if self.life.borrow().may_stop() {
+            sleep(FAREWELL).await;
         }
         self.end();
     }

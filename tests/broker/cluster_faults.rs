@@ -1,7 +1,7 @@
 //! Three processes under load, of which some are killed, stand still or are restarted one after the other: what is
 //! acknowledged is there, once, in its order, and for how long partitions took nothing is told.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use kafka_protocol::messages::ProduceRequest;
 use kafka_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
@@ -23,6 +23,7 @@ const TOPIC: &str = "load";
 const FETCH_OF_LEADERS: i16 = 10;
 const LIST_OFFSETS: i16 = 7;
 const LATEST: i64 = -1;
+const NOT_LEADER_OR_FOLLOWER: i16 = 6;
 
 /// Of clusters in which nothing is acknowledged that one node alone has.
 pub(super) const TWO_IN_SYNC: (&str, &str) = ("min.insync.replicas", "2");
@@ -147,6 +148,34 @@ fn read_as_follower(raw: &mut Raw) -> Vec<String> {
     let records = answer.responses[0].partitions[0].records.clone().unwrap_or_default();
     let values = super::harness::batch::read_all(&records).into_iter().flat_map(|batch| batch.values);
     values.flatten().map(|value| String::from_utf8_lossy(&value).into_owned()).collect()
+}
+
+#[test]
+fn a_node_that_is_stopped_tells_its_producers_that_it_leads_no_more_before_it_hangs_up() {
+    if Broker::is_kafka() {
+        return;
+    }
+    let mut cluster = Cluster::start_with(&KILLS);
+    cluster.await_brokers(&[1, 2, 3]);
+    let controller = cluster.controller();
+    let id = controller as i32 + 1;
+    create(&cluster, TOPIC, &[&[id, id % 3 + 1]]);
+    eventually("it leads", || (leaders(&cluster, TOPIC) == [id]).then_some(()));
+    let mut raw = Raw::connect(&cluster.nodes[controller]);
+    std::thread::scope(|scope| {
+        let node = &mut cluster.nodes[controller];
+        let stopped = scope.spawn(|| node.terminate().0);
+        loop {
+            let answer = raw.produce(TOPIC, 0, 1, Batch::now(&["x"]).encode());
+            if answer.error_code == NOT_LEADER_OR_FOLLOWER {
+                break;
+            }
+            assert_eq!(answer.error_code, NONE);
+            // As one that has little to send.
+            std::thread::sleep(Duration::from_millis(40));
+        }
+        assert!(stopped.join().expect("it ends").success());
+    });
 }
 
 /// Step by step what `docs/OPERATIONS.md` says of a rolling restart.
