@@ -1,6 +1,7 @@
 //! The rules of the tree that a compiler does not check: which module may use which, where `unsafe` and the
 //! runtime may be named, how long a file may be. Each test lists every place that breaks its rule.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -290,6 +291,47 @@ fn every_figure_moves_in_a_test_or_has_its_reason() {
         }
     }
     broken.check();
+}
+
+/// Else a run of all clients fails at its end, half an hour later.
+#[test]
+fn the_table_of_clients_has_what_kafka_was_asked() {
+    let asked: BTreeSet<(String, String)> = read(&root().join("tests/clients/kafka.txt"))
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| {
+            let mut words = line.split(' ').map(str::to_owned);
+            Some((words.next()?, words.next()?))
+        })
+        .collect();
+    let programs: BTreeSet<&str> = asked.iter().map(|(program, _)| program.as_str()).collect();
+    let mut told = BTreeSet::new();
+    let mut columns: Vec<String> = Vec::new();
+    for line in read(&root().join("tests/clients/README.md")).lines() {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        match cells.as_slice() {
+            ["scenario", clients @ ..] if clients.len() > 1 => {
+                columns = clients.iter().map(|client| (*client).to_owned()).collect();
+            }
+            [program, scenarios] if programs.contains(program) => {
+                told.extend(scenarios.split(", ").map(|name| ((*program).to_owned(), name.to_owned())));
+            }
+            [scenario, clients] if clients.contains('✓') => {
+                let passed = clients.split(", ").filter_map(|client| client.strip_suffix(" ✓"));
+                told.extend(passed.map(|client| (client.to_owned(), (*scenario).to_owned())));
+            }
+            [scenario, marks @ ..] if !columns.is_empty() && marks.len() == columns.len() => {
+                let passed = columns.iter().zip(marks).filter(|(_, mark)| **mark == "✓");
+                told.extend(passed.map(|(client, _)| (client.clone(), (*scenario).to_owned())));
+            }
+            _ => {}
+        }
+    }
+    let differences: Vec<_> = asked.symmetric_difference(&told).collect();
+    assert!(
+        differences.is_empty(),
+        "tests/clients/README.md and kafka.txt differ in {differences:?}: tests/clients/run --table, --kafka --table"
+    );
 }
 
 #[test]
