@@ -1,7 +1,7 @@
 //! Three processes under load, of which some are killed, stand still or are restarted one after the other: what is
 //! acknowledged is there, once, in its order, and for how long partitions took nothing is told.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use kafka_protocol::messages::ProduceRequest;
 use kafka_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
@@ -162,18 +162,22 @@ fn a_node_that_is_stopped_tells_its_producers_that_it_leads_no_more_before_it_ha
     create(&cluster, TOPIC, &[&[id, id % 3 + 1]]);
     eventually("it leads", || (leaders(&cluster, TOPIC) == [id]).then_some(()));
     let mut raw = Raw::connect(&cluster.nodes[controller]);
+    let mut next = Raw::connect(&cluster.nodes[id as usize % 3]);
     std::thread::scope(|scope| {
         let node = &mut cluster.nodes[controller];
         let stopped = scope.spawn(|| node.terminate().0);
+        let send = |raw: &mut Raw| raw.produce(TOPIC, 0, 1, Batch::now(&["x"]).encode()).error_code;
+        let mut taken = Instant::now();
         loop {
-            let answer = raw.produce(TOPIC, 0, 1, Batch::now(&["x"]).encode());
-            if answer.error_code == NOT_LEADER_OR_FOLLOWER {
-                break;
+            match send(&mut raw) {
+                NONE => taken = Instant::now(),
+                code => break assert_eq!(code, NOT_LEADER_OR_FOLLOWER),
             }
-            assert_eq!(answer.error_code, NONE);
-            // As one that has little to send.
-            std::thread::sleep(Duration::from_millis(40));
         }
+        while send(&mut next) != NONE {
+            assert!(taken.elapsed() < PATIENCE, "nobody else leads");
+        }
+        println!("no broker took a record for {:?}", taken.elapsed());
         assert!(stopped.join().expect("it ends").success());
     });
 }
