@@ -234,7 +234,12 @@ impl World {
             return format!("{running} nodes run");
         }
         let image = self.quorum.image();
-        let serving = image.brokers().filter(|broker| broker.serves()).count();
+        // One that has just come back may still be known as the process before.
+        let is_it = |id: BrokerId, epoch| {
+            self.nodes[id.0 as usize].broker.as_ref().is_some_and(|broker| broker.epoch() == Some(epoch))
+        };
+        let serving =
+            image.brokers().filter(|broker| broker.serves() && is_it(broker.id, broker.epoch)).count();
         if serving < self.nodes.len() {
             return format!("{serving} brokers serve");
         }
